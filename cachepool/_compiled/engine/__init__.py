@@ -1,0 +1,1 @@
+"""See `cachepool._compiled`."""

@@ -1,0 +1,1 @@
+"""Where memory comes from: the protocol, CUDA through CuPy, and the simulated device."""

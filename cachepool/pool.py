@@ -1,0 +1,323 @@
+"""CachePool: what users hold.  It finds the heap of a device and hands out its memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from types import TracebackType
+from typing import Any
+
+from cachepool import _form, growth, install
+from cachepool.cupy_names import CupyNames
+from cachepool.devices.cupy_edge import require_cupy
+from cachepool.devices.find import find_device
+from cachepool.devices.protocol import Device
+from cachepool.engine.check import audit, device_books
+from cachepool.engine.counters import FIGURES
+from cachepool.errors import OptionError, PoolCorruptionError
+from cachepool.oom import MemoryReport, make_error
+from cachepool.options import Options, check_size
+from cachepool.stats import HeapStats
+from cachepool.torch_names import TorchNames
+from cachepool.upstream import CallableUpstream, DeviceUpstream
+
+ADDRESS_SPACE = 1 << 47
+ALLOCATED, RESERVED = FIGURES.index("allocated_bytes"), FIGURES.index("reserved_bytes")
+
+
+@dataclass(frozen=True)
+class CheckSummary:
+    """What `CachePool.check` looked at: counts, and bytes allocated and reserved."""
+
+    heaps: int
+    segments: int
+    blocks: int
+    free_blocks: int
+    allocated: int
+    reserved: int
+
+
+class CachePool(TorchNames, CupyNames):
+    """A caching memory pool: released memory is kept for the next request of its stream.
+
+    Parameters
+    ----------
+    device : str or Device
+        ``"auto"``, ``"cuda"``, ``"sim"``, ``"sim:8GiB"``, or a Device such as `SimDevice`.
+    capacity : int or str, optional
+        Bytes of the simulated device; without limit if None.
+    **options
+        See `Options`: ``backing``, ``limit``.
+
+    Raises
+    ------
+    OptionError
+        For an unknown option or a value that is not allowed.
+    DeviceError
+        If ``device="cuda"`` and there is none, or if the driver does not work.
+
+    Notes
+    -----
+    Every method may be called from any thread.  A pool that is dropped gives its memory back
+    when the last array over it has died; `close` gives back at once what no array holds.
+
+    Examples
+    --------
+    >>> import cachepool
+    >>> pool = cachepool.CachePool("sim:1GiB")
+    >>> a = pool.allocate(3_000_000)
+    >>> pool.memory_allocated(), pool.memory_reserved()
+    (3000320, 4194304)
+    >>> del a
+    >>> pool.memory_allocated(), pool.memory_reserved()
+    (0, 4194304)
+    >>> pool.empty_cache()
+    4194304
+    """
+
+    def __init__(
+        self, device: str | Device = "auto", *, capacity: int | str | None = None, **options: Any
+    ) -> None:
+        self.options = Options.collect(options)
+        self.device: Device = find_device(device, capacity)
+        if self.options.backing != "malloc":
+            require_cupy("a callable backing")
+        self._alone = isinstance(device, str)
+        self._closed = False
+        self._heaps: dict[int, _form.Heap] = {}
+        self._stats: dict[int, HeapStats] = {}
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        heaps = list(self._heaps.values())
+        allocated = sum(h.counters.read(ALLOCATED, 2)[0] for h in heaps)
+        reserved = sum(h.counters.read(RESERVED, 2)[0] for h in heaps)
+        return (
+            f"<CachePool on {self.device.name}: {allocated:,} bytes allocated, "
+            f"{reserved:,} reserved{', closed' if self._closed else ''}>"
+        )
+
+    @property
+    def malloc(self) -> Callable[[int], Any]:
+        """CuPy's hook: ``malloc(nbytes) -> cupy.cuda.MemoryPointer``, for the current stream.
+
+        A bound method: always the same object.  ``cupy.cuda.set_allocator(pool.malloc)`` puts
+        it in place for every thread, ``cupy.cuda.using_allocator`` for one.
+        """
+        malloc: Callable[[int], Any] = self._allocator.malloc
+        return malloc
+
+    @cached_property
+    def _allocator(self) -> Any:
+        require_cupy("CachePool.malloc")
+        handle = _form.handle()
+        native = self.device.name == "cuda"
+        return handle.Allocator(self.heap, self._check_size, self.device, native)
+
+    def allocate(
+        self, nbytes: int, *, stream: object = None, device: int | None = None
+    ) -> _form.Allocation:
+        """Allocate without CuPy.
+
+        Parameters
+        ----------
+        nbytes : int
+            Bytes; 0 gives a null address.
+        stream : object, optional
+            A stream of the pool's device, or its handle; the current one if None.
+        device : int, optional
+            Ordinal; the current device if None.
+
+        Returns
+        -------
+        Allocation
+            With ``ptr``, ``size`` (rounded up to 512), ``requested``, ``stream``, ``device``
+            and ``release()``; released when it dies.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For a size, stream or device that is none.
+        OutOfMemoryError
+            If there is no memory, after giving cached memory back and collecting garbage.
+        """
+        size = self._check_size(nbytes)
+        heap = self.heap(self._ordinal(device))
+        if stream is not None:
+            key = self.device.stream_key(stream)
+            heap.cache_of(key)
+            cache = heap.by_key.get(key)
+            if cache is not None and cache.owner is None and not isinstance(stream, int):
+                cache.owner = stream
+        elif device is None or device == self.device.current():
+            key = self.device.current_stream()
+        else:
+            with self.device.use(heap.device):
+                key = self.device.current_stream()
+        allocation = _form.lease(heap, size, key)
+        if size and (handed_out := getattr(self.device, "handed_out", None)) is not None:
+            handed_out(allocation.ptr, allocation.size, heap.device, key)
+        return allocation
+
+    def check(self, quick: bool = False) -> CheckSummary:
+        """Verify the pool's invariants, I1 to I5 of the design.
+
+        Parameters
+        ----------
+        quick : bool
+            Compare totals only, without walking the blocks.
+
+        Raises
+        ------
+        PoolCorruptionError
+            Listing every breach.
+
+        Notes
+        -----
+        O(blocks); quick: O(devices).  Other threads wait meanwhile.
+        """
+        breaches: list[str] = []
+        totals = [0, 0, 0]
+        heaps = list(self._heaps.values())
+        for heap in heaps:
+            if quick:
+                breaches += _quick(heap)
+                continue
+            found = audit(heap)
+            breaches += [f"device {heap.device}: {b}" for b in found.breaches]
+            totals = [
+                a + b
+                for a, b in zip(
+                    totals, (found.segments, found.blocks, found.free_blocks), strict=True
+                )
+            ]
+            breaches += self._check_device(heap)
+        breaches += [f"I5 {race}" for race in getattr(self.device, "races", ())]
+        if breaches:
+            raise PoolCorruptionError(breaches)
+        allocated = sum(h.counters.read(ALLOCATED, 2)[0] for h in heaps)
+        reserved = sum(h.counters.read(RESERVED, 2)[0] for h in heaps)
+        return CheckSummary(len(heaps), *totals, allocated, reserved)
+
+    def close(self) -> None:
+        """Give back what no array holds and refuse further requests.
+
+        Arrays that live stay valid; their memory goes back when the last of them dies.
+        """
+        self._closed = True
+        if "_allocator" in self.__dict__:
+            self._allocator.forget()
+        heaps = list(self._heaps.values())
+        self._heaps.clear()
+        self._stats.clear()
+        for heap in heaps:
+            heap.settle()
+            heap.trim(None, None)
+
+    def __enter__(self) -> CachePool:
+        install.require_enabled(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        install.leave(self)
+
+    # ---- for the rooms that complete this class ------------------------------------------
+
+    def heap(self, device: int) -> _form.Heap:
+        """Return the heap of a device ordinal, made when first asked for."""
+        heap = self._heaps.get(device)
+        if heap is None:
+            with self._lock:
+                heap = self._heaps.get(device)
+                if heap is None:
+                    heap = self._make_heap(device)
+        return heap
+
+    def _make_heap(self, device: int) -> _form.Heap:
+        if self._closed:
+            raise RuntimeError("this pool is closed: make or enable another one")
+        count = self.device.count()
+        if not 0 <= device < count:
+            raise ValueError(f"device must be from 0 to {count - 1}, got {device}")
+        backing = self.options.backing
+        if callable(backing):
+            upstream: DeviceUpstream = CallableUpstream(self.device, device, backing)
+            sizes = growth.exact
+        else:
+            upstream, sizes = DeviceUpstream(self.device, device), growth.slabs
+        limit = self._limit_of(device)
+        heap = _form.Heap(device, upstream, sizes, self._out_of_memory, limit)
+        self._stats[device] = HeapStats(heap)
+        self._heaps[device] = heap
+        return heap
+
+    def _limit_of(self, device: int) -> int:
+        limit = self.options.limit
+        if isinstance(limit, float):
+            return int(limit * self.device.mem_info(device)[1])
+        return limit
+
+    def _ordinal(self, device: object) -> int:
+        if device is None:
+            return self.device.current()
+        if isinstance(device, bool):
+            raise TypeError(f"device must be an ordinal or None, got {device!r}")
+        try:
+            return int(device.__index__())  # type: ignore[attr-defined]
+        except AttributeError:
+            raise TypeError(f"device must be an ordinal or None, got {device!r}") from None
+
+    def _check_size(self, size: object) -> int:
+        """Return a request that can be served at all, or raise."""
+        nbytes = check_size(size)
+        if nbytes > ADDRESS_SPACE:
+            heap = self.heap(self.device.current())
+            heap.rejections += 1
+            heap.ooms += 1
+            raise self._out_of_memory(heap, nbytes)
+        return nbytes
+
+    def _out_of_memory(self, heap: _form.Heap, size: int) -> MemoryError:
+        try:
+            free, total = self.device.mem_info(heap.device)
+        except Exception:  # a device that cannot even say; the report must not hide the cause
+            free = total = -1
+        return make_error(
+            MemoryReport(
+                asked=size,
+                device=heap.device,
+                allocated=heap.counters.read(ALLOCATED, 2)[0],
+                reserved=heap.counters.read(RESERVED, 2)[0],
+                limit=heap.limit,
+                largest_free_block=heap.free_space()[0],
+                device_free=free,
+                device_total=total,
+            )
+        )
+
+    def _check_device(self, heap: _form.Heap) -> list[str]:
+        books = getattr(self.device, "outstanding", None)
+        if books is None or self.options.backing != "malloc":
+            return []
+        return device_books(heap, books(heap.device), self._alone)
+
+
+def _quick(heap: _form.Heap) -> list[str]:
+    heap.settle()
+    requested, allocated, reserved = (
+        heap.counters.read(FIGURES.index(name), 2)[0]
+        for name in ("requested_bytes", "allocated_bytes", "reserved_bytes")
+    )
+    if 0 <= requested <= allocated <= reserved:
+        return []
+    return [f"I3 not requested <= allocated <= reserved: {requested}, {allocated}, {reserved}"]
+
+
+__all__ = ["CachePool", "CheckSummary", "OptionError"]
