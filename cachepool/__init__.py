@@ -21,10 +21,10 @@ from cachepool.torch_names import Emptied
 
 if TYPE_CHECKING:
     from cachepool.devices.sim import SimDevice as SimDevice
-    from cachepool.oom import MemoryReport as MemoryReport
     from cachepool.offline import ReplayResult as ReplayResult
     from cachepool.offline import Trace as Trace
     from cachepool.offline import replay as replay
+    from cachepool.oom import MemoryReport as MemoryReport
 
     OutOfMemoryError: type[MemoryError]
 

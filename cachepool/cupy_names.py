@@ -6,26 +6,13 @@ They speak of the current device, as CuPy's do.
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
 
-from cachepool.engine.counters import FIGURES
-
-if TYPE_CHECKING:
-    from cachepool import _form
-    from cachepool.devices.protocol import Device
-    from cachepool.torch_names import Emptied
-
-ALLOCATED, RESERVED = FIGURES.index("allocated_bytes"), FIGURES.index("reserved_bytes")
+from cachepool.heaps import ALLOCATED, RESERVED
+from cachepool.torch_names import TorchNames
 
 
-class CupyNames:
+class CupyNames(TorchNames):
     """What CuPy's own pool offers besides ``malloc``."""
-
-    if TYPE_CHECKING:
-        device: Device
-
-        def heap(self, device: int) -> _form.Heap: ...
-        def empty_cache(self, device: int | None = None, stream: object = None) -> Emptied: ...
 
     def used_bytes(self) -> int:
         """Return the bytes of live blocks on the current device."""

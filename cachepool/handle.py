@@ -32,6 +32,7 @@ if not cython.compiled:
     from .engine.blocks import UNIT_BITS
 
     ADDRESS_SPACE = 1 << 47
+    FIELDS = ("block", "heap")
 
     def bind(stream_mod: Any, device_mod: Any, hook_mod: Any) -> None:
         """Only the compiled form needs CuPy's C entry points."""
@@ -69,9 +70,13 @@ class Handle(BaseMemory):  # type: ignore[misc]
 
     heap: Heap | None
     block: Block | None
+    if TYPE_CHECKING:
+        ptr: int
+        size: int
+        device_id: int
 
     if not cython.compiled:
-        __slots__ = ("block", "heap")
+        __slots__ = FIELDS
 
     @property
     def identity(self) -> str:
@@ -208,7 +213,7 @@ class Allocator:
     def device_id(self) -> int:
         """Return the current device's ordinal."""
         if self.native:
-            return cur_device(0) if cython.compiled else cur_device()
+            return int(cur_device(0) if cython.compiled else cur_device())
         return int(self.device.current())
 
     def forget(self) -> None:

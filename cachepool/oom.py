@@ -50,8 +50,8 @@ class MemoryReport:
         return (
             f"Out of memory allocating {self.asked:,} bytes "
             f"(allocated so far: {self.allocated:,} bytes{limit}) on device {self.device}. "
-            f"Reserved: {exact_size(self.reserved)}, of which {exact_size(cached)} unused, cached "
-            f"memory in pieces; largest free block: {exact_size(self.largest_free_block)}. "
+            f"Reserved: {exact_size(self.reserved)}, of which unused, cached: "
+            f"{exact_size(cached)}; largest free block: {exact_size(self.largest_free_block)}. "
             f"Device free: {device}."
         )
 

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
 from typing import Any
 
-from cachepool import _form, growth, install
+from cachepool import _form, install
 from cachepool.cupy_names import CupyNames
 from cachepool.devices.cupy_edge import require_cupy
 from cachepool.devices.find import find_device
 from cachepool.devices.protocol import Device
-from cachepool.engine.check import audit, device_books
+from cachepool.engine.check import Audit, audit, device_books
 from cachepool.engine.counters import FIGURES
-from cachepool.errors import OptionError, PoolCorruptionError
-from cachepool.oom import MemoryReport, make_error
-from cachepool.options import Options, check_size
-from cachepool.stats import HeapStats
-from cachepool.torch_names import TorchNames
-from cachepool.upstream import CallableUpstream, DeviceUpstream
-
-ADDRESS_SPACE = 1 << 47
-ALLOCATED, RESERVED = FIGURES.index("allocated_bytes"), FIGURES.index("reserved_bytes")
+from cachepool.errors import PoolCorruptionError
+from cachepool.options import Options
 
 
 @dataclass(frozen=True)
@@ -39,7 +31,7 @@ class CheckSummary:
     reserved: int
 
 
-class CachePool(TorchNames, CupyNames):
+class CachePool(CupyNames):
     """A caching memory pool: released memory is kept for the next request of its stream.
 
     Parameters
@@ -80,23 +72,14 @@ class CachePool(TorchNames, CupyNames):
     def __init__(
         self, device: str | Device = "auto", *, capacity: int | str | None = None, **options: Any
     ) -> None:
-        self.options = Options.collect(options)
-        self.device: Device = find_device(device, capacity)
-        if self.options.backing != "malloc":
-            require_cupy("a callable backing")
+        super().__init__(find_device(device, capacity), Options.collect(options))
         self._alone = isinstance(device, str)
-        self._closed = False
-        self._heaps: dict[int, _form.Heap] = {}
-        self._stats: dict[int, HeapStats] = {}
-        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        heaps = list(self._heaps.values())
-        allocated = sum(h.counters.read(ALLOCATED, 2)[0] for h in heaps)
-        reserved = sum(h.counters.read(RESERVED, 2)[0] for h in heaps)
+        allocated, reserved = self.totals()
         return (
             f"<CachePool on {self.device.name}: {allocated:,} bytes allocated, "
-            f"{reserved:,} reserved{', closed' if self._closed else ''}>"
+            f"{reserved:,} reserved{', closed' if self.closed else ''}>"
         )
 
     @property
@@ -114,7 +97,7 @@ class CachePool(TorchNames, CupyNames):
         require_cupy("CachePool.malloc")
         handle = _form.handle()
         native = self.device.name == "cuda"
-        return handle.Allocator(self.heap, self._check_size, self.device, native)
+        return handle.Allocator(self.heap, self.check_size, self.device, native)
 
     def allocate(
         self, nbytes: int, *, stream: object = None, device: int | None = None
@@ -143,8 +126,8 @@ class CachePool(TorchNames, CupyNames):
         OutOfMemoryError
             If there is no memory, after giving cached memory back and collecting garbage.
         """
-        size = self._check_size(nbytes)
-        heap = self.heap(self._ordinal(device))
+        size = self.check_size(nbytes)
+        heap = self.heap(self.ordinal(device))
         if stream is not None:
             key = self.device.stream_key(stream)
             heap.cache_of(key)
@@ -179,40 +162,37 @@ class CachePool(TorchNames, CupyNames):
         O(blocks); quick: O(devices).  Other threads wait meanwhile.
         """
         breaches: list[str] = []
-        totals = [0, 0, 0]
-        heaps = list(self._heaps.values())
+        walked: list[Audit] = []
+        heaps = self.heaps()
         for heap in heaps:
             if quick:
                 breaches += _quick(heap)
                 continue
             found = audit(heap)
             breaches += [f"device {heap.device}: {b}" for b in found.breaches]
-            totals = [
-                a + b
-                for a, b in zip(
-                    totals, (found.segments, found.blocks, found.free_blocks), strict=True
-                )
-            ]
+            walked.append(found)
             breaches += self._check_device(heap)
         breaches += [f"I5 {race}" for race in getattr(self.device, "races", ())]
         if breaches:
             raise PoolCorruptionError(breaches)
-        allocated = sum(h.counters.read(ALLOCATED, 2)[0] for h in heaps)
-        reserved = sum(h.counters.read(RESERVED, 2)[0] for h in heaps)
-        return CheckSummary(len(heaps), *totals, allocated, reserved)
+        allocated, reserved = self.totals()
+        return CheckSummary(
+            heaps=len(heaps),
+            segments=sum(a.segments for a in walked),
+            blocks=sum(a.blocks for a in walked),
+            free_blocks=sum(a.free_blocks for a in walked),
+            allocated=allocated,
+            reserved=reserved,
+        )
 
     def close(self) -> None:
         """Give back what no array holds and refuse further requests.
 
         Arrays that live stay valid; their memory goes back when the last of them dies.
         """
-        self._closed = True
         if "_allocator" in self.__dict__:
             self._allocator.forget()
-        heaps = list(self._heaps.values())
-        self._heaps.clear()
-        self._stats.clear()
-        for heap in heaps:
+        for heap in self._take_heaps():
             heap.settle()
             heap.trim(None, None)
 
@@ -227,80 +207,6 @@ class CachePool(TorchNames, CupyNames):
         traceback: TracebackType | None,
     ) -> None:
         install.leave(self)
-
-    # ---- for the rooms that complete this class ------------------------------------------
-
-    def heap(self, device: int) -> _form.Heap:
-        """Return the heap of a device ordinal, made when first asked for."""
-        heap = self._heaps.get(device)
-        if heap is None:
-            with self._lock:
-                heap = self._heaps.get(device)
-                if heap is None:
-                    heap = self._make_heap(device)
-        return heap
-
-    def _make_heap(self, device: int) -> _form.Heap:
-        if self._closed:
-            raise RuntimeError("this pool is closed: make or enable another one")
-        count = self.device.count()
-        if not 0 <= device < count:
-            raise ValueError(f"device must be from 0 to {count - 1}, got {device}")
-        backing = self.options.backing
-        if callable(backing):
-            upstream: DeviceUpstream = CallableUpstream(self.device, device, backing)
-            sizes = growth.exact
-        else:
-            upstream, sizes = DeviceUpstream(self.device, device), growth.slabs
-        limit = self._limit_of(device)
-        heap = _form.Heap(device, upstream, sizes, self._out_of_memory, limit)
-        self._stats[device] = HeapStats(heap)
-        self._heaps[device] = heap
-        return heap
-
-    def _limit_of(self, device: int) -> int:
-        limit = self.options.limit
-        if isinstance(limit, float):
-            return int(limit * self.device.mem_info(device)[1])
-        return limit
-
-    def _ordinal(self, device: object) -> int:
-        if device is None:
-            return self.device.current()
-        if isinstance(device, bool):
-            raise TypeError(f"device must be an ordinal or None, got {device!r}")
-        try:
-            return int(device.__index__())  # type: ignore[attr-defined]
-        except AttributeError:
-            raise TypeError(f"device must be an ordinal or None, got {device!r}") from None
-
-    def _check_size(self, size: object) -> int:
-        """Return a request that can be served at all, or raise."""
-        nbytes = check_size(size)
-        if nbytes > ADDRESS_SPACE:
-            heap = self.heap(self.device.current())
-            heap.rejections += 1
-            heap.ooms += 1
-            raise self._out_of_memory(heap, nbytes)
-        return nbytes
-
-    def _out_of_memory(self, heap: _form.Heap, size: int) -> MemoryError:
-        try:
-            free, total = self.device.mem_info(heap.device)
-        except Exception:  # a device that cannot even say; the report must not hide the cause
-            free = total = -1
-        return make_error(
-            MemoryReport(
-                asked=size,
-                device=heap.device,
-                allocated=heap.counters.read(ALLOCATED, 2)[0],
-                reserved=heap.counters.read(RESERVED, 2)[0],
-                limit=heap.limit,
-                largest_free_block=heap.free_space()[0],
-                device_free=free,
-                device_total=total,
-            )
-        )
 
     def _check_device(self, heap: _form.Heap) -> list[str]:
         books = getattr(self.device, "outstanding", None)
@@ -318,6 +224,3 @@ def _quick(heap: _form.Heap) -> list[str]:
     if 0 <= requested <= allocated <= reserved:
         return []
     return [f"I3 not requested <= allocated <= reserved: {requested}, {allocated}, {reserved}"]
-
-
-__all__ = ["CachePool", "CheckSummary", "OptionError"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+from decimal import Decimal
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([KMGTP]?)(?:I?B)?\s*", re.IGNORECASE)
@@ -36,11 +37,9 @@ def parse_size(value: object, what: str = "size") -> int:
         match = _PATTERN.fullmatch(value)
         if match is None:
             raise ValueError(
-                f'{what} must be a number of bytes or text such as "8GiB" or "512 MB", got {value!r}'
+                f'{what} must be a number of bytes or text such as "8GiB", got {value!r}'
             )
-        return int(float(match[1]) * UNITS[match[2].upper()]) if match[2] or "." in match[1] else (
-            int(match[1])
-        )
+        return int(Decimal(match[1]) * UNITS[match[2].upper()])
     if isinstance(value, bool):
         raise TypeError(f'{what} must be bytes (int) or text such as "8GiB", got {value!r}')
     try:

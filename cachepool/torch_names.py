@@ -7,16 +7,13 @@ Methods of the pool; `cachepool` offers the same as functions on the pool enable
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cachepool import stats
-from cachepool.engine.counters import FIGURES
-
-if TYPE_CHECKING:
-    from cachepool import _form
-    from cachepool.devices.protocol import Device
-
-ALLOCATED, RESERVED = FIGURES.index("allocated_bytes"), FIGURES.index("reserved_bytes")
+from cachepool import _form
+from cachepool.heaps import ALLOCATED, RESERVED, Heaps
+from cachepool.snapshot import snapshot
+from cachepool.stats import HeapStats
+from cachepool.summary import summary
 
 
 class Emptied(int):
@@ -34,6 +31,7 @@ class Emptied(int):
     reasons: tuple[str, ...]
 
     def __new__(cls, given: int, kept: int, reasons: tuple[str, ...]) -> Emptied:
+        """Make the result of giving `given` bytes back."""
         self = super().__new__(cls, given)
         self.kept = kept
         self.reasons = reasons
@@ -43,16 +41,8 @@ class Emptied(int):
         return (Emptied, (int(self), self.kept, self.reasons))
 
 
-class TorchNames:
+class TorchNames(Heaps):
     """What ``torch.cuda`` offers for its own allocator."""
-
-    if TYPE_CHECKING:
-        device: Device
-        _heaps: dict[int, _form.Heap]
-        _stats: dict[int, stats.HeapStats]
-
-        def heap(self, device: int) -> _form.Heap: ...
-        def _ordinal(self, device: object) -> int: ...
 
     def memory_allocated(self, device: int | None = None) -> int:
         """Return the bytes that live arrays hold, each rounded up to 512.
@@ -94,8 +84,8 @@ class TorchNames:
 
     def memory_summary(self, device: int | None = None, abbreviated: bool = False) -> str:
         """Return a table of the figures, laid out as ``torch.cuda.memory_summary``."""
-        ordinal = self._ordinal(device)
-        return stats.summary(self._stats_of(ordinal).flat(), ordinal, abbreviated)
+        ordinal = self.ordinal(device)
+        return summary(self._stats_of(ordinal).flat(), ordinal, abbreviated)
 
     def memory_snapshot(self, device: int | None = None) -> list[dict[str, Any]]:
         """Return the segments and their blocks, in torch's format, by address.
@@ -106,8 +96,8 @@ class TorchNames:
             Only of this device; of all if None, as torch.
         """
         if device is not None:
-            return stats.snapshot(self.heap(self._ordinal(device)))
-        return [segment for heap in self._by_device() for segment in stats.snapshot(heap)]
+            return snapshot(self.heap(self.ordinal(device)))
+        return [segment for heap in self.heaps() for segment in snapshot(heap)]
 
     def reset_peak_memory_stats(self, device: int | None = None) -> None:
         """Let every peak be the current value."""
@@ -146,7 +136,7 @@ class TorchNames:
         -----
         Waits for the work of the devices that give something back.
         """
-        heaps = self._by_device() if device is None else [self.heap(self._ordinal(device))]
+        heaps = self.heaps() if device is None else [self.heap(self.ordinal(device))]
         key = None if stream is None else self.device.stream_key(stream)
         given = kept = 0
         reasons: list[str] = []
@@ -162,7 +152,7 @@ class TorchNames:
 
     def mem_get_info(self, device: int | None = None) -> tuple[int, int]:
         """Return the bytes free and in all of the whole device, all processes, as torch."""
-        ordinal = self._ordinal(device)
+        ordinal = self.ordinal(device)
         self.heap(ordinal)
         return self.device.mem_info(ordinal)
 
@@ -182,14 +172,14 @@ class TorchNames:
             raise TypeError(f"fraction must be a float, got {fraction!r}")
         if not 0.0 <= fraction <= 1.0:
             raise ValueError(f"fraction must be from 0 to 1, got {fraction}")
-        heap = self.heap(self._ordinal(device))
+        heap = self.heap(self.ordinal(device))
         total = self.device.mem_info(heap.device)[1]
         # A limit of 0 bytes would mean none; one byte is as little as nothing.
         heap.limit = 0 if fraction == 1.0 else max(1, int(fraction * total))
 
     def get_per_process_memory_fraction(self, device: int | None = None) -> float:
         """Return the limit as a fraction of the device's memory, 1.0 without one."""
-        heap = self.heap(self._ordinal(device))
+        heap = self.heap(self.ordinal(device))
         return heap.limit / self.device.mem_info(heap.device)[1] if heap.limit else 1.0
 
     def list_gpu_processes(self, device: int | None = None) -> str:
@@ -197,7 +187,7 @@ class TorchNames:
 
         Through NVML (package nvidia-ml-py) on a GPU; a simulated device has this process only.
         """
-        ordinal = self._ordinal(device)
+        ordinal = self.ordinal(device)
         if self.device.name != "cuda":
             return _process_lines(ordinal, [(os.getpid(), self.memory_reserved(ordinal))])
         try:
@@ -213,16 +203,13 @@ class TorchNames:
         return _process_lines(ordinal, [(p.pid, p.usedGpuMemory or 0) for p in found])
 
     def _read(self, device: int | None, figure: int, which: int) -> int:
-        heap = self.heap(self._ordinal(device))
+        heap = self.heap(self.ordinal(device))
         heap.settle()
         return heap.counters.read(figure, 2)[which]
 
-    def _stats_of(self, device: int | None) -> stats.HeapStats:
-        heap = self.heap(self._ordinal(device))
+    def _stats_of(self, device: int | None) -> HeapStats:
+        heap = self.heap(self.ordinal(device))
         return self._stats[heap.device]
-
-    def _by_device(self) -> list[_form.Heap]:
-        return [heap for _, heap in sorted(self._heaps.items())]
 
 
 def _cached(heap: _form.Heap, only: Any) -> int:

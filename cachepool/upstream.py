@@ -23,7 +23,7 @@ class Range:
 class DeviceUpstream:
     """Plain allocations of one device."""
 
-    identity = "Memory"
+    identity: str = "Memory"
 
     def __init__(self, device: Device, ordinal: int) -> None:
         self.device = device
@@ -37,7 +37,7 @@ class DeviceUpstream:
         """Take memory from the device."""
         return Range(self.device.reserve(nbytes, self.ordinal), nbytes)
 
-    def release(self, held: Range) -> None:
+    def release(self, held: Any) -> None:
         """Give memory back."""
         self.device.release(held.ptr, held.nbytes, self.ordinal)
 
@@ -83,7 +83,7 @@ class CallableUpstream(DeviceUpstream):
         self.identity = getattr(mem, "identity", type(mem).__name__)
         return pointer
 
-    def release(self, held: object) -> None:
+    def release(self, held: Any) -> None:
         """Do nothing: the heap drops the pointer, which gives the memory back."""
 
     def _current(self) -> AbstractContextManager[object]:

@@ -15,6 +15,8 @@ collector (a hit must not start a collection), so whoever drops one clears its l
 
 from __future__ import annotations
 
+from typing import Any
+
 try:
     import cython
 except ImportError:
@@ -121,7 +123,7 @@ class Segment:
     split_count: int
     split_units: int
     first: Block
-    held: object
+    held: Any
 
     if not cython.compiled:
         __slots__ = (
@@ -138,7 +140,7 @@ class Segment:
             "used",
         )
 
-    def __init__(self, ptr: int, n: int, cache: int, small: bool, held: object) -> None:
+    def __init__(self, ptr: int, n: int, cache: int, small: bool, held: Any) -> None:
         self.ptr = ptr
         self.n = n
         self.cache = cache

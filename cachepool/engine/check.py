@@ -95,14 +95,12 @@ def _indexed(cache: Cache, found: Audit) -> Iterator[tuple[Block, str]]:
     counts, sizes = list(small.kept_of), list(small.sizes)  # compiled, each read makes a list
     for n, head in enumerate(small.kept):
         count = 0
-        b = head
-        while b is not None:
+        for b in _stack(head):
             count += 1
             found.expect(
                 b.bin == KEPT and b.n == n, f"I2 kept block {b.ptr:#x} of {b.n} units in list {n}"
             )
             yield b, "kept"
-            b = b.right
         kept += count
         bit = sizes[n >> 5] >> (n & 31) & 1
         found.expect(
@@ -131,17 +129,24 @@ def _bits(index: Any, where: str, found: Audit) -> None:
 
 
 def _list(head: Block | None, where: str, found: Audit) -> Iterator[Block]:
-    before = None
-    while head is not None:
-        found.expect(head.left is before, f"{where}: block {head.ptr:#x} is linked wrongly")
-        yield head
-        before, head = head, head.right
+    before: Block | None = None
+    for b in _stack(head):
+        found.expect(b.left is before, f"{where}: block {b.ptr:#x} is linked wrongly")
+        yield b
+        before = b
+
+
+def _stack(b: Block | None) -> Iterator[Block]:
+    while b is not None:
+        yield b
+        b = b.right
 
 
 def _tree(root: Block | None, where: str, found: Audit) -> Iterator[Block]:
     """Yield the blocks of a tree in order, checking key order, ranks and parents."""
     stack: list[Block] = []
-    t, parent, last = root, None, (-1, -1)
+    t, last = root, (-1, -1)
+    parent: Block | None = None
     while stack or t is not None:
         while t is not None:
             found.expect(t.over is parent, f"{where}: block {t.ptr:#x} has a wrong parent")
@@ -270,10 +275,14 @@ def _counters(heap: Heap, found: Audit) -> None:
         says = tuple(figure[0] for figure in c.read())
         found.expect(says == wanted, f"I3 cache {c.number} says {says}, its blocks {wanted}")
         for current, peak, ever in c.read():
-            found.expect(peak >= current <= ever, f"I3 cache {c.number}: {current} > {peak}, {ever}")
+            found.expect(
+                peak >= current <= ever, f"I3 cache {c.number}: {current} > {peak}, {ever}"
+            )
     figures = dict(zip(FIGURES, (heap.counters.read(i, 2)[0] for i in range(7)), strict=True))
     ordered = [figures[f] for f in ("requested_bytes", "allocated_bytes", "reserved_bytes")]
-    found.expect(ordered == sorted(ordered), f"I3 not requested <= allocated <= reserved: {ordered}")
+    found.expect(
+        ordered == sorted(ordered), f"I3 not requested <= allocated <= reserved: {ordered}"
+    )
 
 
 def device_books(heap: Heap, outstanding: dict[int, int], alone: bool) -> list[str]:

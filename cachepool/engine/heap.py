@@ -20,7 +20,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from threading import RLock
-from typing import Protocol
+from typing import Any, Protocol
 
 try:
     import cython
@@ -45,12 +45,14 @@ class Held(Protocol):
 
 
 class Upstream(Protocol):
-    """Where the heap's segments come from."""
+    """Where the heap's segments come from; `identity` says what kind of memory it is."""
+
+    identity: str
 
     def reserve(self, nbytes: int) -> Held:
         """Take memory; DeviceFullError when there is none."""
 
-    def release(self, held: Held) -> None:
+    def release(self, held: Any) -> None:
         """Give memory back, on which no work is pending."""
 
     def synchronize(self) -> None:

@@ -1,4 +1,4 @@
-"""Free index of the large pool: strict best fit, smallest first, then lowest address.
+r"""Free index of the large pool: strict best fit, smallest first, then lowest address.
 
 Above 1 MiB a bin's width (3 %) is too much to give away, and a bin may hold thousands of
 blocks, so each bin is a search tree by (size, address):

@@ -289,6 +289,11 @@ class TestLegacyOrder:
         with pytest.raises(RaceError):
             sim.default_stream().launch(1.0, writes=block)
 
+    def test_it_is_not_ordered_with_non_blocking_streams_either(self, sim, streams, block):
+        sim.default_stream().launch(1.0, writes=block)
+        with pytest.raises(RaceError):
+            streams[0].launch(1.0, writes=block)
+
     def test_a_record_on_it_does_not_stand_for_blocking_streams(self, sim, streams, block):
         sim.stream().launch(1.0, writes=block)
         streams[0].wait(sim.default_stream().record())
