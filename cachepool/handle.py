@@ -34,23 +34,20 @@ if not cython.compiled:
     ADDRESS_SPACE = 1 << 47
     FIELDS = ("block", "heap")
 
-    def bind(stream_mod: Any, device_mod: Any, hook_mod: Any) -> None:
-        """Only the compiled form needs CuPy's C entry points."""
-
-    def cur_stream(device: int) -> int:
-        """Return the handle of the current stream of the current device."""
-        ptr: int = get_current_stream().ptr
-        return ptr
-
     def plain_size(size: object) -> int:
         """Return an int from 0 to the end of the address space as it is, else -1."""
-        if type(size) is int and 0 <= size <= ADDRESS_SPACE:
-            return size
-        return -1
+        return size if type(size) is int and 0 <= size <= ADDRESS_SPACE else -1
+
+    def cur_stream(device: int) -> int:
+        """Return the handle of the current stream."""
+        return get_current_stream().ptr  # type: ignore[no-any-return]
 
     def make_pointer(handle: Handle) -> Any:
         """Return CuPy's pointer to the handle's memory."""
         return MemoryPointer(handle, 0)
+
+    def bind(stream_mod: Any, device_mod: Any, hook_mod: Any) -> None:
+        """Only the compiled form needs CuPy's C entry points."""
 
 
 hooked = True  # whether any thread may have memory hooks
@@ -100,8 +97,15 @@ class Handle(BaseMemory):  # type: ignore[misc]
         self.ptr = 0
 
     def __dealloc__(self) -> None:
-        if self.block is not None:
+        b = self.block
+        if b is None:
+            return
+        h = self.heap
+        if hooked or h is None:
             self.free()
+        else:
+            self.block = None
+            h.release(b)
 
 
 if not cython.compiled:

@@ -224,21 +224,30 @@ def _pinned(heap: _form.Heap, only: Any) -> list[str]:
     entered = heap.enter(True)
     try:
         segments = [
-            s
+            (s.live, free)
             for s in heap.segments.values()
-            if s.live and s.n > s.used and (only is None or s.cache == only.number)
+            if s.live and (only is None or s.cache == only.number) and (free := _free_units(s))
         ]
     finally:
         if entered:
             heap.leave()
     if not segments:
         return []
-    nbytes = sum(s.n - s.used for s in segments) * 512
-    blocks = sum(s.live for s in segments)
+    nbytes = sum(free for _, free in segments) * 512
+    blocks = sum(live for live, _ in segments)
     return [
         f"device {heap.device}: {nbytes:,} bytes lie in {len(segments)} segment(s) beside "
         f"{blocks} live block(s)"
     ]
+
+
+def _free_units(segment: Any) -> int:
+    units, block = 0, segment.first
+    while block is not None:
+        if not block.requested:
+            units += block.n
+        block = block.next
+    return units
 
 
 def _process_lines(device: int, processes: list[tuple[int, int]]) -> str:

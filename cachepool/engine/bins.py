@@ -15,6 +15,7 @@ except ImportError:
     from cachepool import _cyshim as cython
 
 from .blocks import Block
+from .counters import Counters
 
 if not cython.compiled:
 
@@ -30,17 +31,22 @@ if not cython.compiled:
 @cython.no_gc
 @cython.cclass
 class BinIndex:
-    """Free blocks of one stream and one pool; ``heads`` holds each bin's first block."""
+    """Free blocks of one stream and one pool; ``heads`` holds each bin's first block.
 
+    Says to ``counters`` when it cuts or joins blocks.
+    """
+
+    counters: Counters
     top: int
     words: list[int]
     heads: list[Block | None]
     n_free: int
 
     if not cython.compiled:
-        __slots__ = ("heads", "n_free", "top", "words")
+        __slots__ = ("counters", "heads", "n_free", "top", "words")
 
-    def __init__(self, bins: int) -> None:
+    def __init__(self, bins: int, counters: Counters) -> None:
+        self.counters = counters
         self.top = 0
         self.words = [0] * 64
         self.heads = [None] * bins
@@ -58,6 +64,7 @@ class BinIndex:
         self.unlink(c)
         if c.n > n:
             self.push(c.split(n))
+            self.counters.tiled(c.segment, 1)
         return c
 
     def give(self, c: Block) -> None:
@@ -66,10 +73,12 @@ class BinIndex:
         if q is not None and q.bin >= 0 and q.cache == c.cache:
             self.unlink(q)
             c.absorb(q)
+            self.counters.tiled(c.segment, -1)
         p = c.prev
         if p is not None and p.bin >= 0 and p.cache == c.cache:
             self.unlink(p)
             p.absorb(c)
+            self.counters.tiled(p.segment, -1)
             c = p
         self.push(c)
 

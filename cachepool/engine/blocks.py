@@ -78,7 +78,6 @@ class Block:
             after.prev = rest
         self.next = rest
         self.n = n
-        self.segment.tiles += 1
         return rest
 
     def absorb(self, q: Block) -> None:
@@ -89,7 +88,6 @@ class Block:
         if after is not None:
             after.prev = self
         q.prev = q.next = None
-        self.segment.tiles -= 1
 
 
 def new_block() -> Block:
@@ -108,8 +106,7 @@ def new_block() -> Block:
 class Segment:
     """One range taken from the device.
 
-    ``live`` and ``used`` count its live blocks and their units, ``tiles`` all its blocks;
-    ``split_count`` and ``split_units`` are what the counters last noted of its free ones.
+    ``live`` counts its live blocks, ``tiles`` all its blocks.
     ``held`` is what upstream returned and gets back.
     """
 
@@ -119,26 +116,11 @@ class Segment:
     small: bool
     tiles: int
     live: int
-    used: int
-    split_count: int
-    split_units: int
     first: Block
     held: Any
 
     if not cython.compiled:
-        __slots__ = (
-            "cache",
-            "first",
-            "held",
-            "live",
-            "n",
-            "ptr",
-            "small",
-            "split_count",
-            "split_units",
-            "tiles",
-            "used",
-        )
+        __slots__ = ("cache", "first", "held", "live", "n", "ptr", "small", "tiles")
 
     def __init__(self, ptr: int, n: int, cache: int, small: bool, held: Any) -> None:
         self.ptr = ptr
@@ -146,7 +128,7 @@ class Segment:
         self.cache = cache
         self.small = small
         self.held = held
-        self.live = self.used = self.split_count = self.split_units = 0
+        self.live = 0
         self.tiles = 1
         b = new_block()
         b.ptr = ptr

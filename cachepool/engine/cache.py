@@ -7,11 +7,9 @@ try:
 except ImportError:
     from cachepool import _cyshim as cython
 
+from .counters import Counters
 from .large import LargeIndex
 from .small import SmallIndex
-
-if not cython.compiled:
-    from .blocks import UNIT_BITS
 
 
 @cython.final
@@ -57,34 +55,28 @@ class Cache:
             "small",
         )
 
-    def __init__(self, key: int, owner: object) -> None:
+    def __init__(self, key: int, owner: object, counters: Counters) -> None:
         self.key = key
         self.owner = owner
         self.number = -1
-        self.small = SmallIndex()
-        self.large = LargeIndex()
+        self.small = SmallIndex(counters)
+        self.large = LargeIndex(counters)
         self.count = self.peak_count = self.ever_count = 0
         self.nbytes = self.peak_bytes = self.ever_bytes = 0
         self.reserved = self.peak_reserved = self.ever_reserved = 0
 
-    def taken(self, n: int) -> None:
-        """Count a block of n units that was handed out."""
-        v = n << UNIT_BITS
+    def taken(self, nbytes: int) -> None:
+        """Count a block of that many bytes that was handed out."""
         self.ever_count += 1
-        self.ever_bytes += v
+        self.ever_bytes += nbytes
         c = self.count + 1
         self.count = c
         if c > self.peak_count:
             self.peak_count = c
-        c = self.nbytes + v
+        c = self.nbytes + nbytes
         self.nbytes = c
         if c > self.peak_bytes:
             self.peak_bytes = c
-
-    def given(self, n: int) -> None:
-        """Count a block of n units that came back."""
-        self.count -= 1
-        self.nbytes -= n << UNIT_BITS
 
     def grown(self, nbytes: int) -> None:
         """Count memory taken from the device, or given back (negative)."""

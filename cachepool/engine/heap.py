@@ -155,8 +155,10 @@ class Heap:
                 self.lock.release()
             else:
                 self.busy = True
-                self.put(b)
-                self.leave()
+                try:
+                    self.put(b)
+                finally:
+                    self.leave()
         else:
             self.pending.append(b)
             self.settle()
@@ -165,9 +167,14 @@ class Heap:
         """Serve from the stream's own cache; None when re-entered or nothing fits."""
         if cython.compiled:
             return None if self.busy else self.pick(cache, n, size)
-        if not self.enter(True):
+        self.lock.acquire()
+        if self.busy:
+            self.lock.release()
             return None
+        self.busy = True
         try:
+            if self.pending or self.arrived:
+                self.drain()
             return self.pick(cache, n, size)
         finally:
             self.leave()
@@ -178,27 +185,29 @@ class Heap:
             b = cache.large.take(n)
         else:
             b = cache.small.get(n)
-            if b is None and cache.small.n_kept:
-                cache.small.flush(self.counters)
+            if b is None and cache.small.flush():
                 b = cache.small.take(n)
         if b is not None:
             b.requested = size
             self.counters.taken(b)
-            cache.taken(n)
+            cache.taken(n << UNIT_BITS)
         return b
 
     def put(self, b: Block) -> None:
         """Count a released block and put it into its cache; the books are ours."""
-        cache = self.cache_at(b.cache)
         s = b.segment
-        self.counters.given(b)
-        cache.given(b.n)
+        n = b.n
+        requested = b.requested
         b.requested = 0
+        cache = self.cache_at(b.cache)
+        cache.count -= 1
+        cache.nbytes -= n << UNIT_BITS
+        tiles = s.tiles
         if s.small:
             cache.small.put(b)
         else:
             cache.large.give(b)
-        self.counters.settle(s)
+        self.counters.given(s, n, requested, s.tiles < tiles)
 
     # ---- whose turn it is ---------------------------------------------------------------
 
@@ -313,6 +322,7 @@ class Heap:
         b.requested = size
         if s.n > n:
             b.split(n)
+            s.tiles = 2
         self.arrived.append((cache, b))
         self.settle()
         return b
@@ -329,7 +339,7 @@ class Heap:
         self.counters.grown(s, 1)
         cache.grown(s.n << UNIT_BITS)
         self.counters.taken(b)
-        cache.taken(b.n)
+        cache.taken(b.n << UNIT_BITS)
         rest = b.next
         if rest is not None:
             self.link(cache, rest)
@@ -381,7 +391,7 @@ class Heap:
         try:
             for c in self.caches:
                 if c is not None and (only is None or c is only):
-                    c.small.flush(self.counters)
+                    c.small.flush()
             for s in list(self.segments.values()):
                 cache = self.cache_at(s.cache)
                 if s.live or (only is not None and cache is not only):
@@ -426,7 +436,7 @@ class Heap:
         """Return the cache of a stream, made on its first request."""
         c = self.by_key.get(key)
         if c is None:
-            new = Cache(key, self.upstream.owner(key))  # may run anything
+            new = Cache(key, self.upstream.owner(key), self.counters)  # may run anything
             with self.lock:
                 c = self.by_key.get(key)
                 if c is None:

@@ -22,6 +22,7 @@ except ImportError:
 
 from .bins import BinIndex
 from .blocks import Block
+from .counters import Counters
 
 if not cython.compiled:
     from .blocks import LIVE
@@ -41,8 +42,8 @@ class LargeIndex(BinIndex):
     if not cython.compiled:
         __slots__ = ()
 
-    def __init__(self) -> None:
-        BinIndex.__init__(self, LARGE_BINS)
+    def __init__(self, counters: Counters) -> None:
+        BinIndex.__init__(self, LARGE_BINS, counters)
 
     def fit(self, b: int, n: int) -> Block | None:
         """Return the first block of bin b, in order, of n units or more."""

@@ -37,66 +37,66 @@ SCAN = 4
 class SmallIndex(BinIndex):
     """Free blocks of one stream's slabs.
 
-    ``kept`` has a list for each exact size, ``sizes`` a bit for each list that is not empty.
+    ``kept`` has a list for each exact size, whose first block's ``rank`` is its length;
+    a list that is not empty has its bit in ``sizes``, an empty one may have it.
     """
 
     sizes: list[int]
     kept: list[Block | None]
-    kept_of: list[int]
-    n_kept: int
 
     if not cython.compiled:
-        __slots__ = ("kept", "kept_of", "n_kept", "sizes")
+        __slots__ = ("kept", "sizes")
 
-    def __init__(self) -> None:
-        BinIndex.__init__(self, SMALL_BINS)
+    def __init__(self, counters: Counters) -> None:
+        BinIndex.__init__(self, SMALL_BINS, counters)
         self.kept = [None] * SIZES
         if not cython.compiled:
-            self.kept_of = [0] * SIZES
             self.sizes = [0] * 65
-        self.n_kept = 0
 
     def get(self, n: int) -> Block | None:
         """Take a block of exactly n units: the newest kept one, else cut a good fit."""
-        return self.take(n) if self.kept[n] is None else self.unkeep(n)
+        c = self.kept[n]
+        if c is None:
+            return self.take(n)
+        self.kept[n] = c.right
+        c.right = None
+        c.bin = LIVE
+        return c
 
     def put(self, c: Block) -> None:
         """Keep a released block for exact re-use while there is room, else merge it."""
         n = c.n
-        if self.kept_of[n] < KEEP:
-            if self.kept_of[n] == 0:
+        head = self.kept[n]
+        if head is not None and head.rank >= KEEP:
+            self.give(c)
+        else:
+            if head is None:
                 one = 1
                 self.sizes[n >> 5] |= one << (n & 31)
-            self.kept_of[n] += 1
-            self.n_kept += 1
-            c.right = self.kept[n]
+                c.rank = 1
+            else:
+                c.rank = head.rank + 1
+            c.right = head
             self.kept[n] = c
             c.bin = KEPT
-        else:
-            self.give(c)
 
-    def unkeep(self, n: int) -> Block:
-        """Take the newest block kept of n units; there is one."""
-        c = self.kept[n]
-        assert c is not None
-        self.kept[n] = c.right
-        c.right = None
-        c.bin = LIVE
-        self.n_kept -= 1
-        self.kept_of[n] -= 1
-        if self.kept_of[n] == 0:
-            one = 1
-            self.sizes[n >> 5] ^= one << (n & 31)
-        return c
-
-    def flush(self, counters: Counters) -> None:
-        """Merge every block kept for exact re-use, smallest first."""
+    def flush(self) -> bool:
+        """Merge every block kept for exact re-use, smallest first; say if there was one."""
+        found = False
         for i in range(65):
-            while self.sizes[i]:
-                c = self.unkeep((i << 5) | ctz(self.sizes[i]))
-                s = c.segment
-                self.give(c)
-                counters.settle(s)
+            m = self.sizes[i]
+            self.sizes[i] = 0
+            while m:
+                n = (i << 5) | ctz(m)
+                m &= m - 1
+                c = self.kept[n]
+                while c is not None:
+                    self.kept[n] = c.right
+                    c.right = None
+                    self.give(c)
+                    c = self.kept[n]
+                    found = True
+        return found
 
     def fit(self, b: int, n: int) -> Block | None:
         """Return one of the first SCAN blocks of bin b that has n units, or None."""

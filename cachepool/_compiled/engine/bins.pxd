@@ -2,6 +2,7 @@ cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
 from .blocks cimport Block
+from .counters cimport Counters
 
 cdef extern from *:
     """
@@ -21,6 +22,7 @@ cdef extern from *:
 
 @cython.no_gc
 cdef class BinIndex:
+    cdef Counters counters
     cdef readonly uint64_t top
     cdef readonly uint32_t[64] words
     cdef readonly list heads

@@ -30,13 +30,10 @@ cdef class Block:
 cdef class Segment:
     cdef readonly intptr_t ptr
     cdef readonly size_t n
-    cdef readonly size_t used
     cdef readonly int cache
     cdef readonly bint small
     cdef readonly Py_ssize_t tiles
     cdef readonly Py_ssize_t live
-    cdef readonly Py_ssize_t split_count
-    cdef readonly Py_ssize_t split_units
     cdef readonly Block first
     cdef readonly object held
     @cython.locals(b=Block, after=Block)

@@ -1,7 +1,6 @@
 cimport cython
 from libc.stdint cimport int64_t, intptr_t
 
-from .blocks cimport UNIT_BITS
 from .large cimport LargeIndex
 from .small cimport SmallIndex
 
@@ -14,9 +13,8 @@ cdef class Cache:
     cdef readonly int64_t count, peak_count, ever_count
     cdef readonly int64_t nbytes, peak_bytes, ever_bytes
     cdef readonly int64_t reserved, peak_reserved, ever_reserved
-    @cython.locals(c=int64_t, v=int64_t)
-    cdef int taken(self, size_t n) noexcept
-    cdef int given(self, size_t n) noexcept
+    @cython.locals(c=int64_t)
+    cdef int taken(self, int64_t nbytes) noexcept
     cdef int grown(self, int64_t nbytes) noexcept
     cpdef tuple read(self)
     cpdef int reset_peaks(self) except -1

@@ -11,23 +11,33 @@ cdef enum:
     INACTIVE_BYTES
     SEGMENTS
     RESERVED
-    LARGE
+    LARGE = 8
 
 cdef class Counters:
-    cdef int64_t cur[14]
-    cdef int64_t peak[14]
-    cdef int64_t ever[14]
-    cdef int64_t top[7]
-    @cython.locals(i=int, c=int64_t)
-    cdef int add(self, int row, int figure, int64_t v) noexcept
-    @cython.locals(row=int, s=Segment)
+    cdef int64_t cur[16]
+    cdef int64_t peak[16]
+    cdef int64_t ever[16]
+    cdef int64_t top[8]
+    @cython.locals(i=int, s=Segment, c=int64_t, v=int64_t, cur="int64_t *", ever="int64_t *",
+                   peak="int64_t *", top="int64_t *")
     cdef int taken(self, Block b) noexcept
-    @cython.locals(row=int, s=Segment)
-    cdef int given(self, Block b) noexcept
-    @cython.locals(row=int, count=int64_t, units=int64_t)
-    cdef int settle(self, Segment s) noexcept
-    @cython.locals(row=int)
+    @cython.locals(i=int, cur="int64_t *")
+    cdef int given(self, Segment s, int64_t n, int64_t requested, bint merged) noexcept
+    @cython.locals(i=int)
+    cdef int pin(self, Segment s, int64_t n) noexcept
+    @cython.locals(i=int)
+    cdef int unpin(self, Segment s, int64_t n) noexcept
+    cdef int tiled(self, Segment s, int v) noexcept
+    @cython.locals(j=int, c=int64_t, cur="int64_t *")
+    cdef int crest(self, int i) noexcept
+    @cython.locals(c=int64_t, cur="int64_t *")
+    cdef int rise(self, int i, int64_t v) noexcept
+    @cython.locals(i=int)
     cdef int grown(self, Segment s, int sign) noexcept
+    @cython.locals(c=int64_t, figure=int)
+    cdef int64_t current(self, int i) noexcept
+    @cython.locals(c=int64_t, figure=int)
+    cdef int64_t in_all(self, int i) noexcept
     cpdef int64_t total(self, int figure)
     @cython.locals(a=int, b=int)
     cpdef tuple read(self, int figure, int pool)

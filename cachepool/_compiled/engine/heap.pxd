@@ -25,7 +25,7 @@ cdef class Heap:
     cdef Block obtain(self, Cache cache, size_t n, size_t size)
     @cython.locals(b=Block)
     cdef Block pick(self, Cache cache, size_t n, size_t size)
-    @cython.locals(cache=Cache, s=Segment)
+    @cython.locals(cache=Cache, s=Segment, n=int64_t, requested=int64_t, tiles=Py_ssize_t)
     cdef int put(self, Block b) except -1
     cpdef bint enter(self, bint wait) except -1
     cpdef leave(self)

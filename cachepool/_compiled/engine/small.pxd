@@ -1,24 +1,20 @@
 cimport cython
-from libc.stdint cimport uint16_t, uint32_t
+from libc.stdint cimport uint32_t
 
 from .bins cimport BinIndex, ctz
-from .blocks cimport KEPT, LIVE, Block, Segment
-from .counters cimport Counters
+from .blocks cimport KEPT, LIVE, Block
 
 cdef int SIZES, SMALL_BINS, KEEP, SCAN
 
 cdef class SmallIndex(BinIndex):
     cdef readonly list kept
-    cdef readonly uint16_t[2049] kept_of
-    cdef readonly Py_ssize_t n_kept
     cdef readonly uint32_t[65] sizes
+    @cython.locals(c=Block)
     cdef Block get(self, size_t n)
-    @cython.locals(n=int, one=uint32_t)
+    @cython.locals(n=int, one=uint32_t, head=Block)
     cdef int put(self, Block c) except -1
-    @cython.locals(c=Block, one=uint32_t)
-    cdef Block unkeep(self, int n)
-    @cython.locals(i=int, c=Block, s=Segment)
-    cdef int flush(self, Counters counters) except -1
+    @cython.locals(i=int, n=int, m=uint32_t, c=Block, found=bint)
+    cdef bint flush(self) except -1
     @cython.locals(k=int, c=Block)
     cdef Block fit(self, int b, size_t n)
     @cython.locals(b=int, head=Block)
