@@ -47,7 +47,7 @@ def snapshot(heap: Heap) -> list[dict[str, Any]]:
     """
     with books(heap):
         # An address in both was given back and taken again before anyone noted the former.
-        segments = {**heap.limbo, **heap.segments}
+        segments = {s.ptr: s for d in (heap.limbo, heap.segments) for s in d.values()}
         found = [(address, s, _tiles(s)) for address, s in segments.items()]
         keys = [None if c is None else c.key for c in heap.caches]
     found.sort(key=lambda item: item[0])

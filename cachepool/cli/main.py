@@ -28,7 +28,7 @@ COMMANDS = {
     "demo": "run a small reconstruction on CuPy arrays and account for its memory",
     "doctor": "say what is installed, which device is used, and what is missing",
     "replay": "replay a trace of allocations on a simulated device",
-    "bench": "time malloc and release beside CuPy's own pool",
+    "bench": "time the pool beside CuPy's own",
 }
 """Every command, with its line in ``--help``."""
 

@@ -10,7 +10,11 @@ Who may touch the books: compiled, the GIL excludes, as no Python code runs betw
 first and the last write of a hit or a release.  Uncompiled, and in both forms off the hot
 path, `enter` locks and sets ``busy``.  Who finds the books busy leaves its block in
 ``pending`` (released) or ``arrived`` (first of a new segment); the next to leave or enter
-books them.  Upstream is called with nothing held: it may block, and may run anything.
+books them, arrivals first, as a block may be released before its segment is booked.
+Upstream is called with nothing held: it may block, and may run anything.
+
+What a hit and a release run uncompiled is written out where a call would be cleaner: calls
+are what they cost.
 """
 
 from __future__ import annotations
@@ -145,8 +149,9 @@ class Heap:
     def release(self, b: Block) -> None:
         """Take a block back: any thread, any moment; never raises, never waits."""
         if cython.compiled:
-            if self.busy:
+            if self.busy or self.arrived:
                 self.pending.append(b)
+                self.settle()
             else:
                 self.put(b)
         elif self.lock.acquire(False):
@@ -156,9 +161,14 @@ class Heap:
             else:
                 self.busy = True
                 try:
+                    if self.arrived:
+                        self.drain()
                     self.put(b)
                 finally:
-                    self.leave()
+                    self.busy = False
+                    self.lock.release()
+                if self.pending or self.arrived:
+                    self.settle()
         else:
             self.pending.append(b)
             self.settle()
@@ -177,7 +187,10 @@ class Heap:
                 self.drain()
             return self.pick(cache, n, size)
         finally:
-            self.leave()
+            self.busy = False
+            self.lock.release()
+            if self.pending or self.arrived:
+                self.settle()
 
     def pick(self, cache: Cache, n: int, size: int) -> Block | None:
         """Take a block from a cache and count it; the books are ours."""
@@ -199,7 +212,7 @@ class Heap:
         n = b.n
         requested = b.requested
         b.requested = 0
-        cache = self.cache_at(b.cache)
+        cache: Cache = self.caches[b.cache]  # type: ignore[assignment]
         cache.count -= 1
         cache.nbytes -= n << UNIT_BITS
         tiles = s.tiles
@@ -401,7 +414,7 @@ class Heap:
                 else:
                     cache.large.unlink(s.first)
                 del self.segments[s.ptr]
-                self.limbo[s.ptr] = s
+                self.limbo[id(s)] = s
                 found.append(s)
         finally:
             self.leave()
@@ -413,7 +426,7 @@ class Heap:
             return
         try:
             for s in segments:
-                del self.limbo[s.ptr]
+                del self.limbo[id(s)]
                 self.segments[s.ptr] = s
                 self.link(self.cache_at(s.cache), s.first)
         finally:
@@ -421,14 +434,17 @@ class Heap:
 
     def drop(self, s: Segment) -> None:
         """Forget a segment that upstream has taken back."""
-        if self.enter(True):
-            del self.limbo[s.ptr]
+        entered = self.enter(True)
+        try:
+            del self.limbo[id(s)]
             self.device_frees += 1
             self.counters.grown(s, -1)
             self.cache_at(s.cache).grown(-(s.n << UNIT_BITS))
             s.dissolve()
-            self.leave()
-            s.held = None  # may run anything
+        finally:
+            if entered:
+                self.leave()
+        s.held = None  # may run anything
 
     # ---- caches -------------------------------------------------------------------------
 

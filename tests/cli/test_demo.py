@@ -207,6 +207,17 @@ def test_too_small_a_device_is_out_of_memory_said_in_one_line(capsys):
     assert cachepool.get_pool() is None
 
 
+def test_stream_that_does_not_wait_for_the_other_is_found_as_a_race(monkeypatch, capsys):
+    from cachepool.cli.workload import SimulatedWork
+
+    monkeypatch.setattr(SimulatedWork, "follow", lambda self, later, earlier: None)
+
+    assert main(["demo", "--device", "sim"]) == 1
+
+    assert capsys.readouterr().err.startswith("cachepool demo: RaceError: ")
+    assert cachepool.get_pool() is None
+
+
 def test_trace_that_cannot_be_written_is_exit_code_1_with_the_path(tmp_path: Path, capsys):
     path = tmp_path / "no such folder" / "demo.npz"
 

@@ -17,7 +17,12 @@ from cachepool.cli.doctor import EPILOG
 from tests.cli import documented, process
 
 cupy = pytest.importorskip("cupy")
-runtime = cupy.cuda.runtime
+
+
+@pytest.fixture
+def runtime() -> ModuleType:
+    # Not once for the module: importing cupy.cuda.runtime, as any code may, puts another there.
+    return cupy.cuda.runtime
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +32,7 @@ def no_options(monkeypatch):
 
 
 @pytest.fixture
-def no_device(monkeypatch):
+def no_device(monkeypatch, runtime):
     """No driver, on any machine."""
     monkeypatch.setattr(runtime, "getDeviceCount", lambda: refuse(35))
 
@@ -46,7 +51,7 @@ def examine(capsys):
 
 
 def refuse(status: int) -> int:
-    raise runtime.CUDARuntimeError(status)
+    raise cupy.cuda.runtime.CUDARuntimeError(status)
 
 
 def texts(entries: list[dict[str, str]]) -> str:
@@ -143,7 +148,7 @@ def test_cupy_that_cannot_be_imported_is_a_fault(monkeypatch, examine):
     assert "cannot be imported: libcublas.so.12: no such file" in texts(found["faults"])
 
 
-def test_broken_driver_is_a_fault(monkeypatch, examine):
+def test_broken_driver_is_a_fault(monkeypatch, runtime, examine):
     monkeypatch.setattr(runtime, "getDeviceCount", lambda: refuse(999))
 
     code, found = examine()
@@ -153,7 +158,7 @@ def test_broken_driver_is_a_fault(monkeypatch, examine):
     assert found["device"]["devices"] == []
 
 
-def test_cuda_devices_are_listed_with_name_and_memory(monkeypatch, examine):
+def test_cuda_devices_are_listed_with_name_and_memory(monkeypatch, runtime, examine):
     monkeypatch.setattr(runtime, "getDeviceCount", lambda: 2)
     monkeypatch.setattr(runtime, "getDevice", lambda: 0)
     monkeypatch.setattr(runtime, "getDeviceProperties", lambda n: {"name": b"Card %d" % n})
@@ -171,7 +176,7 @@ def test_cuda_devices_are_listed_with_name_and_memory(monkeypatch, examine):
     ]
 
 
-def test_device_that_does_not_answer_is_a_fault(monkeypatch, examine):
+def test_device_that_does_not_answer_is_a_fault(monkeypatch, runtime, examine):
     monkeypatch.setattr(runtime, "getDeviceCount", lambda: 1)
     monkeypatch.setattr(runtime, "getDevice", lambda: 0)
     monkeypatch.setattr(runtime, "getDeviceProperties", lambda n: refuse(719))

@@ -219,6 +219,13 @@ class TestLifeOfStreams:
         with Device(1):
             assert on_a_recycled_handle(rig, from_device_0) == (False, b"\2")
 
+    def test_a_stream_known_from_outside_lives_while_it_has_a_cache(self, pool, rig):
+        def from_outside(stream):
+            with Stream.from_external(stream):
+                cupy.empty(SIZE, "u1")
+
+        assert on_a_recycled_handle(rig, from_outside) == (False, b"\2")
+
     def test_a_pool_that_is_closed_lets_all_streams_go(self, rig):
         before = rig.live_streams()
         with cachepool.enable() as pool:

@@ -95,7 +95,9 @@ class TestInjectedFailures:
         assert pool.memory_allocated() == 0
         pool.empty_cache()
         assert pool.memory_reserved() == 0
-        arrays = [cupy.empty(size, "u1") for size in self.SIZES]
+        again = [cupy.empty(size, "u1") for size in self.SIZES]
+        assert [array.size for array in again] == list(self.SIZES)
+        assert pool.memory_reserved() == 24 * MIB
         pool.check()
 
     def test_a_failure_with_no_smaller_size_to_try_is_retried(self, pool, rig):

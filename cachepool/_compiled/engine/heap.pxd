@@ -51,6 +51,7 @@ cdef class Heap:
     cdef list detach(self, Cache only)
     @cython.locals(s=Segment)
     cdef attach(self, list segments)
+    @cython.locals(entered=bint)
     cdef drop(self, Segment s)
     @cython.locals(c=Cache, new=Cache)
     cpdef Cache cache_of(self, intptr_t key)
