@@ -1,7 +1,8 @@
 """Picks the form of the engine: the compiled twin where it is built, else the sources.
 
 Everything outside the twinned modules takes their classes from here.  The environment
-variable CACHEPOOL_FORM says ``auto`` (default), ``pure`` or ``compiled``.
+variable CACHEPOOL_FORM says ``auto`` (default), ``pure`` or ``compiled``.  A wish that cannot
+be granted is a `FAULT` that every pool raises: importing goes on, so that `doctor` can say so.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 WISH = os.environ.get("CACHEPOOL_FORM", "auto")
+FAULT: str | None = None
 if WISH not in ("auto", "pure", "compiled"):
-    raise ValueError(f"CACHEPOOL_FORM must be auto, pure or compiled, got {WISH!r}")
+    FAULT = f"CACHEPOOL_FORM must be auto, pure or compiled, got {WISH!r}"
 
 
 def load(form: str, module: str) -> ModuleType:
@@ -44,7 +46,11 @@ def choose(module: str, wish: str) -> ModuleType:
     return load("pure", module)
 
 
-_heap = choose("engine.heap", WISH)
+try:
+    _heap = choose("engine.heap", WISH)
+except Exception as error:
+    FAULT = f"CACHEPOOL_FORM=compiled, but the compiled engine cannot be loaded: {error}"
+    _heap = load("pure", "engine.heap")
 COMPILED = _heap.__name__.startswith("cachepool._compiled.")
 
 

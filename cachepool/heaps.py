@@ -32,6 +32,8 @@ class Heaps:
     """
 
     def __init__(self, device: Device, options: Options) -> None:
+        if _form.FAULT is not None:
+            raise ImportError(_form.FAULT)
         if options.backing != "malloc":
             require_cupy("a callable backing")
         self.device = device

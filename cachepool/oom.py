@@ -65,10 +65,10 @@ def out_of_memory_class() -> Any:
     """
     bases: tuple[type, ...] = (MemoryError,)
     if importlib.util.find_spec("cupy") is not None:
-        from cupy.cuda.memory import OutOfMemoryError as CupyOutOfMemoryError
-        from cupy.cuda.runtime import CUDARuntimeError
+        import cupy
 
-        bases = (CupyOutOfMemoryError, CUDARuntimeError)
+        # Not "from cupy.cuda.runtime import": that module would replace cupy.cuda.runtime.
+        bases = (cupy.cuda.memory.OutOfMemoryError, cupy.cuda.runtime.CUDARuntimeError)
 
     def __init__(self: Any, report: MemoryReport) -> None:
         MemoryError.__init__(self, str(report))
