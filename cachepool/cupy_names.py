@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 
 from cachepool.heaps import ALLOCATED, RESERVED
+from cachepool.sizes import parse_size
 from cachepool.torch_names import TorchNames
 
 
@@ -45,13 +46,13 @@ class CupyNames(TorchNames):
         warnings.warn("free_all_free is deprecated, use free_all_blocks", DeprecationWarning, 2)
         self.free_all_blocks()
 
-    def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
+    def set_limit(self, size: int | str | None = None, fraction: float | None = None) -> None:
         """Limit what may be taken from the current device.
 
         Parameters
         ----------
-        size : int, optional
-            Bytes; 0 is no limit, and so is neither argument.
+        size : int or str, optional
+            Bytes, or text such as ``"8GiB"``; 0 is no limit, and so is neither argument.
         fraction : float, optional
             Of the device's memory, 0 to 1.
 
@@ -71,10 +72,7 @@ class CupyNames(TorchNames):
             if not 0 <= fraction <= 1:
                 raise ValueError(f"fraction must be from 0 to 1, got {fraction!r}")
             size = int(fraction * self.device.mem_info(heap.device)[1])
-        size = size or 0
-        if size < 0:
-            raise ValueError(f"size must not be negative, got {size!r}")
-        heap.limit = int(size)
+        heap.limit = 0 if size is None else parse_size(size)
 
     def get_limit(self) -> int:
         """Return the limit of the current device in bytes, 0 if there is none."""

@@ -90,11 +90,12 @@ class Handle(BaseMemory):  # type: ignore[misc]
         h = self.heap
         if h is None:
             return
+        ptr = self.ptr
+        self.ptr = 0
         if hooked and has_hooks():
-            hooks.release(h, b, self.device_id, self.size, self.ptr, id(self))
+            hooks.release(h, b, self.device_id, self.size, ptr, id(self))
         else:
             h.release(b)
-        self.ptr = 0
 
     def __dealloc__(self) -> None:
         b = self.block
@@ -127,6 +128,8 @@ class Allocator:
         Says which device and stream are current, unless `native`.
     native : bool
         Ask CuPy itself, at C level where compiled.
+    handed_out : callable or None
+        Told of every block: address, bytes, device, stream key.
     """
 
     heap_of: Callable[[int], Heap]
@@ -142,12 +145,13 @@ class Allocator:
         check_size: Callable[[object], int],
         device: Any,
         native: bool,
+        handed_out: Callable[[int, int, int, int], None] | None,
     ) -> None:
         self.heap_of = heap_of
         self.check_size = check_size
         self.device = device
         self.native = native
-        self.handed_out = getattr(device, "handed_out", None)
+        self.handed_out = handed_out
         self.last = None
 
     def malloc(self, size: object) -> Any:

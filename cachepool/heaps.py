@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import threading
 
@@ -80,14 +81,14 @@ class Heaps:
             raise TypeError(f"device must be an ordinal or None, got {device!r}")
         return operator.index(device)
 
-    def check_size(self, size: object) -> int:
+    def check_size(self, size: object, device: int | None = None) -> int:
         """Return a request that can be served at all, as bytes, or raise."""
         nbytes = check_size(size)
         if nbytes > ADDRESS_SPACE:
-            heap = self.heap(self.device.current())
+            heap = self.heap(self.ordinal(device))
             heap.rejections += 1
             heap.ooms += 1
-            raise self._out_of_memory(heap, nbytes)
+            raise out_of_memory(self.device, heap, nbytes)
         return nbytes
 
     def _make_heap(self, device: int, limit: int) -> _form.Heap:
@@ -97,7 +98,9 @@ class Heaps:
             sizes = growth.exact
         else:
             upstream, sizes = DeviceUpstream(self.device, device), growth.slabs
-        heap = _form.Heap(device, upstream, sizes, self._out_of_memory, limit)
+        # Nothing below refers to the pool: a heap goes with its last array, not with a collection.
+        error = functools.partial(out_of_memory, self.device)
+        heap = _form.Heap(device, upstream, sizes, error, limit)
         self._stats[device] = HeapStats(heap)
         self._heaps[device] = heap
         return heap
@@ -122,20 +125,22 @@ class Heaps:
             self._stats.clear()
         return heaps
 
-    def _out_of_memory(self, heap: _form.Heap, size: int) -> MemoryError:
-        try:
-            free, total = self.device.mem_info(heap.device)
-        except Exception:  # a device that cannot even say; the report must not hide the cause
-            free = total = -1
-        return make_error(
-            MemoryReport(
-                asked=size,
-                device=heap.device,
-                allocated=heap.counters.read(ALLOCATED, 2)[0],
-                reserved=heap.counters.read(RESERVED, 2)[0],
-                limit=heap.limit,
-                largest_free_block=heap.free_space()[0],
-                device_free=free,
-                device_total=total,
-            )
+
+def out_of_memory(device: Device, heap: _form.Heap, size: int) -> MemoryError:
+    """Return the error for a request of `size` bytes that a heap could not serve."""
+    try:
+        free, total = device.mem_info(heap.device)
+    except Exception:  # a device that cannot even say; the report must not hide the cause
+        free = total = -1
+    return make_error(
+        MemoryReport(
+            asked=size,
+            device=heap.device,
+            allocated=heap.counters.read(ALLOCATED, 2)[0],
+            reserved=heap.counters.read(RESERVED, 2)[0],
+            limit=heap.limit,
+            largest_free_block=heap.free_space()[0],
+            device_free=free,
+            device_total=total,
         )
+    )

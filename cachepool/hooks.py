@@ -66,18 +66,28 @@ def malloc(serve: Callable[[int], Any], device_id: int, size: int) -> Any:
     return pointer
 
 
-def reserve(take: Callable[[int], Any], device_id: int, mem_size: int) -> Any:
-    """Take `mem_size` bytes from upstream between the hooks' alloc calls."""
+def reserve(
+    take: Callable[[int], Any], give_back: Callable[[Any], None], device_id: int, mem_size: int
+) -> Any:
+    """Take `mem_size` bytes from upstream between the hooks' alloc calls.
+
+    What was taken is given back if a hook raises then: nobody else would know of it.
+    """
     hooks = installed()
     for hook in hooks:
         hook.alloc_preprocess(device_id=device_id, mem_size=mem_size)
-    mem_ptr = 0
+    held = None
     try:
-        held = take(mem_size)
-        mem_ptr = held.ptr
-    finally:
-        for hook in hooks:
-            hook.alloc_postprocess(device_id=device_id, mem_size=mem_size, mem_ptr=mem_ptr)
+        try:
+            held = take(mem_size)
+        finally:
+            mem_ptr = 0 if held is None else held.ptr
+            for hook in hooks:
+                hook.alloc_postprocess(device_id=device_id, mem_size=mem_size, mem_ptr=mem_ptr)
+    except BaseException:
+        if held is not None:
+            give_back(held)
+        raise
     return held
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from types import TracebackType
 from typing import Any
 
@@ -74,6 +75,10 @@ class CachePool(CupyNames):
     ) -> None:
         super().__init__(find_device(device, capacity), Options.collect(options))
         self._alone = isinstance(device, str)
+        self._allocator: Callable[[], Any] = lambda: None
+        # A backing of the user's hands out memory that the device does not know.
+        knows = self.options.backing == "malloc"
+        self._handed_out = getattr(self.device, "handed_out", None) if knows else None
 
     def __repr__(self) -> str:
         allocated, reserved = self.totals()
@@ -86,18 +91,22 @@ class CachePool(CupyNames):
     def malloc(self) -> Callable[[int], Any]:
         """CuPy's hook: ``malloc(nbytes) -> cupy.cuda.MemoryPointer``, for the current stream.
 
-        A bound method: always the same object.  ``cupy.cuda.set_allocator(pool.malloc)`` puts
+        A bound method, which keeps the pool alive.  ``cupy.cuda.set_allocator(pool.malloc)`` puts
         it in place for every thread, ``cupy.cuda.using_allocator`` for one.
         """
-        malloc: Callable[[int], Any] = self._allocator.malloc
+        allocator = self._allocator()
+        if allocator is None:
+            allocator = self._make_allocator()
+            self._allocator = weakref.ref(allocator)
+        malloc: Callable[[int], Any] = allocator.malloc
         return malloc
 
-    @cached_property
-    def _allocator(self) -> Any:
+    def _make_allocator(self) -> Any:
+        """Make what CuPy calls.  It holds the pool, so the pool holds it weakly."""
         require_cupy("CachePool.malloc")
         handle = _form.handle()
         native = self.device.name == "cuda"
-        return handle.Allocator(self.heap, self.check_size, self.device, native)
+        return handle.Allocator(self.heap, self.check_size, self.device, native, self._handed_out)
 
     def allocate(
         self, nbytes: int, *, stream: object = None, device: int | None = None
@@ -126,23 +135,33 @@ class CachePool(CupyNames):
         OutOfMemoryError
             If there is no memory, after giving cached memory back and collecting garbage.
         """
-        size = self.check_size(nbytes)
+        size = self.check_size(nbytes, device)
         heap = self.heap(self.ordinal(device))
-        if stream is not None:
-            key = self.device.stream_key(stream)
-            heap.cache_of(key)
-            cache = heap.by_key.get(key)
-            if cache is not None and cache.owner is None and not isinstance(stream, int):
+        with self._made_current(heap.device, stream):
+            key = self.device.current_stream() if stream is None else self.device.stream_key(stream)
+            cache = heap.cache_of(key)
+            if cache.owner is None and key > 0 and not isinstance(stream, int):
                 cache.owner = stream
-        elif device is None or device == self.device.current():
-            key = self.device.current_stream()
-        else:
-            with self.device.use(heap.device):
-                key = self.device.current_stream()
-        allocation = _form.lease(heap, size, key)
-        if size and (handed_out := getattr(self.device, "handed_out", None)) is not None:
-            handed_out(allocation.ptr, allocation.size, heap.device, key)
+            allocation = _form.lease(heap, size, key)
+        if size and self._handed_out is not None:
+            self._handed_out(allocation.ptr, allocation.size, heap.device, key)
         return allocation
+
+    @contextmanager
+    def _made_current(self, device: int, stream: object) -> Iterator[None]:
+        """Make the device current, and over a callable backing the stream, which it asks for."""
+        with ExitStack() as stack:
+            if device != self.device.current():
+                stack.enter_context(self.device.use(device))
+            if stream is not None and callable(self.options.backing):
+                if hasattr(stream, "__enter__"):
+                    stack.enter_context(stream)  # type: ignore[arg-type]
+                elif self.device.stream_key(stream) != self.device.current_stream():
+                    raise ValueError(
+                        f"over a callable backing, stream must be the current one or an object "
+                        f"that a with block makes current, got {stream!r}"
+                    )
+            yield
 
     def check(self, quick: bool = False) -> CheckSummary:
         """Verify the pool's invariants, I1 to I5 of the design.
@@ -190,8 +209,9 @@ class CachePool(CupyNames):
 
         Arrays that live stay valid; their memory goes back when the last of them dies.
         """
-        if "_allocator" in self.__dict__:
-            self._allocator.forget()
+        allocator = self._allocator()
+        if allocator is not None:
+            allocator.forget()
         for heap in self._take_heaps():
             heap.settle()
             heap.trim(None, None)

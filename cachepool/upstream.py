@@ -31,7 +31,7 @@ class DeviceUpstream:
 
     def reserve(self, nbytes: int) -> Any:
         """Take memory, between the calls of CuPy's memory hooks if there are any."""
-        return hooks.reserve(self.take, self.ordinal, nbytes)
+        return hooks.reserve(self.take, self.release, self.ordinal, nbytes)
 
     def take(self, nbytes: int) -> Any:
         """Take memory from the device."""
@@ -40,6 +40,11 @@ class DeviceUpstream:
     def release(self, held: Any) -> None:
         """Give memory back."""
         self.device.release(held.ptr, held.nbytes, self.ordinal)
+
+    def holds(self, held: Any) -> bool:
+        """Return whether the device's own books, if it has any, say that memory is out."""
+        books = getattr(self.device, "outstanding", None)
+        return books is not None and held.ptr in books(self.ordinal)
 
     def synchronize(self) -> None:
         """Wait for all work on the device."""
@@ -85,6 +90,10 @@ class CallableUpstream(DeviceUpstream):
 
     def release(self, held: Any) -> None:
         """Do nothing: the heap drops the pointer, which gives the memory back."""
+
+    def holds(self, held: Any) -> bool:
+        """Return True: the heap drops the pointer later."""
+        return True
 
     def _current(self) -> AbstractContextManager[object]:
         if self.device.current() == self.ordinal:

@@ -75,6 +75,7 @@ cdef class Handle(BaseMemory):
     cpdef free(self)
 
 cdef class Allocator:
+    cdef object __weakref__
     cdef object heap_of, check_size, device, handed_out
     cdef bint native
     cdef Heap last

@@ -48,15 +48,19 @@ def audit(heap: Heap) -> Audit:
     found = Audit()
     entered = heap.enter(True)
     try:
-        indexed = {
-            id(b): (c.number, where) for c in _caches(heap) for b, where in _indexed(c, found)
-        }
+        indexed: dict[int, tuple[int, str]] = {}
+        for cache in _caches(heap):
+            for b, kind in _indexed(cache, found):
+                place = indexed.setdefault(id(b), (cache.number, kind))
+                found.expect(
+                    place == (cache.number, kind),
+                    f"I2 block {b.ptr:#x} is in index {place[1]!r} of cache {place[0]} and in "
+                    f"{kind!r} of cache {cache.number}",
+                )
         free: set[int] = set()
         for segment in heap.segments.values():
             free |= _walk(heap, segment, indexed, found)
-        found.expect(
-            not indexed.keys() - free, "I2 an index holds a block that lies in no segment, or twice"
-        )
+        found.expect(not indexed.keys() - free, "I2 an index holds a block that lies in no segment")
         for segment in heap.limbo.values():
             found.add("segment", not segment.small, 1)
             found.add("reserved_bytes", not segment.small, segment.n << UNIT_BITS)
@@ -92,8 +96,10 @@ def _indexed(cache: Cache, found: Audit) -> Iterator[tuple[Block, str]]:
                 yield b, kind
         found.expect(seen == index.n_free, f"{where}: {seen} blocks, n_free says {index.n_free}")
     sizes = list(small.sizes)  # compiled, each read of the attribute makes a list
+    beyond = sizes[-1] >> (len(small.kept) & 31)
+    found.expect(not beyond, f"I2 kept lists: {beyond:#b} marks lists beyond the last")
     for n, head in enumerate(small.kept):
-        kept = list(_stack(head))
+        kept = list(_along(head, "right", f"I2 kept list {n}", found))
         bit = sizes[n >> 5] >> (n & 31) & 1
         found.expect(bit or head is None, f"I2 kept list {n} is not empty, its bit is 0")
         for i, b in enumerate(kept):
@@ -115,9 +121,10 @@ def bin_of(n: int) -> int:
 
 def _bits(index: Any, where: str, found: Audit) -> None:
     words = list(index.words)
-    for number, head in enumerate(index.heads):
+    for number in range(32 * len(words)):
+        full = number < len(index.heads) and index.heads[number] is not None
         bit = words[number >> 5] >> (number & 31) & 1
-        found.expect(bit == (head is not None), f"{where}: bit of bin {number} is {bit}")
+        found.expect(bit == full, f"{where}: bit of bin {number} is {bit}")
     for i, word in enumerate(words):
         bit = index.top >> i & 1
         found.expect(bit == (word != 0), f"{where}: top bit {i} is {bit}")
@@ -125,25 +132,34 @@ def _bits(index: Any, where: str, found: Audit) -> None:
 
 def _list(head: Block | None, where: str, found: Audit) -> Iterator[Block]:
     before: Block | None = None
-    for b in _stack(head):
+    for b in _along(head, "right", where, found):
         found.expect(b.left is before, f"{where}: block {b.ptr:#x} is linked wrongly")
         yield b
         before = b
 
 
-def _stack(b: Block | None) -> Iterator[Block]:
-    while b is not None:
+def _along(b: Block | None, link: str, where: str, found: Audit) -> Iterator[Block]:
+    """Yield the blocks along a link; one that comes again is a breach, and the end."""
+    seen: set[int] = set()
+    while b is not None and id(b) not in seen:
+        seen.add(id(b))
         yield b
-        b = b.right
+        b = getattr(b, link)
+    found.expect(b is None, f"{where}: block {b.ptr if b else 0:#x} comes again: a ring")
 
 
 def _tree(root: Block | None, where: str, found: Audit) -> Iterator[Block]:
     """Yield the blocks of a tree in order, checking key order, ranks and parents."""
     stack: list[Block] = []
+    seen: set[int] = set()
     t, last = root, (-1, -1)
     parent: Block | None = None
     while stack or t is not None:
         while t is not None:
+            found.expect(id(t) not in seen, f"{where}: block {t.ptr:#x} comes again: a ring")
+            if id(t) in seen:
+                return
+            seen.add(id(t))
             found.expect(t.over is parent, f"{where}: block {t.ptr:#x} has a wrong parent")
             found.expect(
                 parent is None or parent.rank >= t.rank, f"{where}: block {t.ptr:#x} over its rank"
@@ -167,14 +183,18 @@ def _walk(
     where = f"I1 segment {segment.ptr:#x}"
     row = int(not segment.small)
     free: set[int] = set()
-    at, before, live, used, tiles = segment.ptr, None, 0, 0, 0
-    b: Block | None = segment.first
-    while b is not None:
+    at, live, used, tiles = segment.ptr, 0, 0, 0
+    before: Block | None = None
+    for b in _along(segment.first, "next", where, found):
         tiles += 1
         found.expect(b.ptr == at, f"{where}: block {b.ptr:#x} should lie at {at:#x}")
         found.expect(b.n > 0, f"{where}: block {b.ptr:#x} is empty")
         found.expect(b.prev is before, f"{where}: block {b.ptr:#x} has a wrong neighbour below")
         found.expect(b.segment is segment, f"{where}: block {b.ptr:#x} is of another segment")
+        found.expect(
+            b.cache == segment.cache,
+            f"{where} of cache {segment.cache}: block {b.ptr:#x} is of cache {b.cache}",
+        )
         if b.bin == LIVE:
             live, used = live + 1, used + b.n
             _live(b, row, where, found)
@@ -182,7 +202,7 @@ def _walk(
             free.add(id(b))
             _free(b, before, indexed, segment, where, found)
         at = b.ptr + (b.n << UNIT_BITS)
-        before, b = b, b.next
+        before = b
     found.expect(
         at == segment.ptr + (segment.n << UNIT_BITS), f"{where}: its blocks end at {at:#x}"
     )

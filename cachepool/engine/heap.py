@@ -59,6 +59,9 @@ class Upstream(Protocol):
     def release(self, held: Any) -> None:
         """Give memory back, on which no work is pending."""
 
+    def holds(self, held: Any) -> bool:
+        """Return whether memory is surely ours still, after a release that was interrupted."""
+
     def synchronize(self) -> None:
         """Wait for all work on the device."""
 
@@ -95,6 +98,7 @@ class Heap:
     by_key: dict[int, Cache]
     last: Cache | None
     counters: Counters
+    alone: int
     segments: dict[int, Segment]
     limbo: dict[int, Segment]
     pending: deque[Block]
@@ -126,6 +130,7 @@ class Heap:
         self.by_key = {}
         self.last = None
         self.counters = Counters()
+        self.alone = self.holders(Cache(0, object(), self.counters))
         self.segments = {}
         self.limbo = {}
         self.pending = deque()
@@ -387,6 +392,11 @@ class Heap:
                     refused.append(s)
                     if faults is not None:
                         faults.append(f"{s.n << UNIT_BITS:,} bytes at {s.ptr:#x}: {error}")
+                except BaseException:  # interrupted, maybe after the fact
+                    if not self.upstream.holds(s.held):
+                        leaving.pop()
+                        self.drop(s)
+                    raise
                 else:
                     given += s.n << UNIT_BITS
                     self.drop(s)
@@ -460,7 +470,11 @@ class Heap:
                     c.number = len(self.caches)
                     self.caches.append(c)
                     self.by_key[key] = c
-        self.last = c
+        elif c.owner is None and key > 0:
+            c.owner = self.upstream.owner(key)
+        # A stream known by its handle alone is asked for each time: the next one that can be
+        # held may be another stream under the same handle.
+        self.last = c if key <= 0 or c.owner is not None else None
         return c
 
     def cache_at(self, number: int) -> Cache:
@@ -474,13 +488,18 @@ class Heap:
         owners = []  # die last, with nothing held
         if self.enter(True):
             for c in list(self.by_key.values()):
-                owner = c.owner
-                alone = owner is None or sys.getrefcount(owner) <= 3  # c's, ours, the call's
-                if alone and c.reserved == 0 and c is not self.last:
+                if c.reserved == 0 and (c.owner is None or self.holders(c) <= self.alone):
                     self.caches[c.number] = None
                     del self.by_key[c.key]
-                    owners.append(owner)
+                    owners.append(c.owner)
+                    if self.last is c:
+                        self.last = None
             self.leave()
+
+    def holders(self, c: Cache) -> int:
+        """Count who refers to a cache's stream object, us included (see ``alone``)."""
+        owner = c.owner
+        return sys.getrefcount(owner)
 
     # ---- for readers --------------------------------------------------------------------
 

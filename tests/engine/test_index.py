@@ -103,7 +103,7 @@ def test_after_finds_the_next_bin_that_is_marked(seed):
     rng = random.Random(seed)
     index = LargeIndex(Counters())
     marked = set()
-    for _ in range(2000):
+    for _ in range(1000):
         number = rng.randrange(LARGE_BINS)
         if number in marked:
             index.clear(number)
@@ -122,14 +122,14 @@ def test_after_finds_the_next_bin_that_is_marked(seed):
 # ---- large: strict best fit -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_large_takes_the_shortest_block_that_fits_and_the_lowest_of_those(seed):
     rng = random.Random(seed)
-    sizes = [rng.choice([4096, 8192, 8192, 12_288, 40_960]) for _ in range(30)]
+    sizes = [rng.choice([4096, 8192, 8192, 12_288, 40_960]) for _ in range(12)]
     field = Field(LargeIndex(Counters()), False, sizes)
     misses = 0
-    for _ in range(1500):
-        if field.live and rng.random() < 0.5:
+    for _ in range(900):
+        if field.live and rng.random() < 0.45:
             field.index.give(field.live.pop(rng.randrange(len(field.live))))
         else:
             n = rng.choice([2049, 2100, 4096, 4097, 8192, rng.randint(2049, 30_000)])
@@ -203,12 +203,12 @@ def test_flush_merges_all_that_was_kept():
     assert not field.index.flush()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_small_serves_exactly_newest_first_else_within_a_bins_width_of_the_best(seed):
     rng = random.Random(100 + seed)
     field = Field(SmallIndex(Counters()), True, [SLAB] * 40)
     kept = {}  # the model: by size, blocks released and not yet handed out, newest last
-    for _ in range(2500):
+    for _ in range(1500):
         roll = rng.random()
         if field.live and roll < 0.48:
             block = field.live.pop(rng.randrange(len(field.live)))

@@ -103,9 +103,9 @@ def program(seed, steps):
     """Return a random program: allocations and releases, now and then something else."""
     random_ = random.Random(seed)
     for _ in range(steps):
-        op = random_.choices(
-            ["allocate", "release", "trim", "limit", "peaks"], [50, 46, 1, 1, 1]
-        )[0]
+        op = random_.choices(["allocate", "release", "trim", "limit", "peaks"], [50, 46, 1, 1, 1])[
+            0
+        ]
         if op == "allocate":
             size = random_.choice(SIZES) if random_.random() < 0.6 else random_.randint(1, 2 * MIB)
             yield op, size, random_.randrange(3)

@@ -16,6 +16,7 @@ cdef class Heap:
     cdef readonly dict by_key
     cdef readonly Cache last
     cdef readonly Counters counters
+    cdef Py_ssize_t alone
     cdef readonly dict segments, limbo
     cdef readonly object pending, arrived
     cdef public int64_t retries, ooms, rejections, syncs, device_allocs, device_frees
@@ -57,7 +58,8 @@ cdef class Heap:
     cpdef Cache cache_of(self, intptr_t key)
     @cython.locals(c=Cache)
     cdef Cache cache_at(self, int number)
-    @cython.locals(c=Cache, alone=bint)
+    @cython.locals(c=Cache)
     cdef forget_streams(self)
+    cdef Py_ssize_t holders(self, Cache c) except -1
     @cython.locals(s=Segment, b=Block, largest=size_t, total=size_t, runs=size_t, whole=size_t, run=size_t, entered=bint)
     cpdef tuple free_space(self)

@@ -80,6 +80,12 @@ class Moment:
     after: list[Callable[[], object]] = field(default_factory=list)
     error: BaseException | None = None
 
+    def take_error(self) -> BaseException:
+        """Return the error and forget it: else it and the frames it passed keep each other."""
+        error, self.error = self.error, None
+        assert error is not None
+        return error
+
 
 class Plans:
     """All faults and interruptions of one simulated machine."""

@@ -157,7 +157,7 @@ class Machine:
             act()
         try:
             if moment.error is not None:
-                raise moment.error
+                raise moment.take_error()
             with self.lock:
                 return effect()
         finally:
