@@ -10,7 +10,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 TABLE = re.findall(r"^\| (I\d) \|.*$", (ROOT / "docs/design.md").read_text(), re.MULTILINE)
 ROWS = [
-    line for line in (ROOT / "docs/design.md").read_text().splitlines() if re.match(r"\| I\d \|", line)
+    line
+    for line in (ROOT / "docs/design.md").read_text().splitlines()
+    if re.match(r"\| I\d \|", line)
 ]
 
 
@@ -23,4 +25,6 @@ def test_the_tests_named_exist(row):
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row)
     assert named
     for path, name in named:
-        assert re.search(rf"^\s*(def|class) {name}\b", (ROOT / path).read_text(), re.MULTILINE), name
+        assert re.search(rf"^\s*(def|class) {name}\b", (ROOT / path).read_text(), re.MULTILINE), (
+            name
+        )

@@ -85,7 +85,7 @@ def _indexed(cache: Cache, found: Audit) -> Iterator[tuple[Block, str]]:
         where = f"I2 cache {cache.number} {kind} index"
         seen = 0
         _bits(index, where, found)
-        for number, head in enumerate(index.heads):
+        for number, head in _used(index.heads):
             blocks = _list(head, where, found) if kind == "small" else _tree(head, where, found)
             for b in blocks:
                 seen += 1
@@ -98,10 +98,10 @@ def _indexed(cache: Cache, found: Audit) -> Iterator[tuple[Block, str]]:
     sizes = list(small.sizes)  # compiled, each read of the attribute makes a list
     beyond = sizes[-1] >> (len(small.kept) & 31)
     found.expect(not beyond, f"I2 kept lists: {beyond:#b} marks lists beyond the last")
-    for n, head in enumerate(small.kept):
+    for n, head in _used(small.kept):
         kept = list(_along(head, "right", f"I2 kept list {n}", found))
         bit = sizes[n >> 5] >> (n & 31) & 1
-        found.expect(bit or head is None, f"I2 kept list {n} is not empty, its bit is 0")
+        found.expect(bit, f"I2 kept list {n} is not empty, its bit is 0")
         for i, b in enumerate(kept):
             found.expect(
                 b.bin == KEPT and b.n == n and b.rank == len(kept) - i,
@@ -121,13 +121,20 @@ def bin_of(n: int) -> int:
 
 def _bits(index: Any, where: str, found: Audit) -> None:
     words = list(index.words)
-    for number in range(32 * len(words)):
-        full = number < len(index.heads) and index.heads[number] is not None
-        bit = words[number >> 5] >> (number & 31) & 1
-        found.expect(bit == full, f"{where}: bit of bin {number} is {bit}")
-    for i, word in enumerate(words):
+    wanted = [0] * len(words)
+    for number, _ in _used(index.heads):
+        wanted[number >> 5] |= 1 << (number & 31)
+    for i, (word, want) in enumerate(zip(words, wanted, strict=True)):
+        found.expect(
+            word == want,
+            f"{where}: bits of bins {32 * i} and up are {word:#x}, should be {want:#x}",
+        )
         bit = index.top >> i & 1
         found.expect(bit == (word != 0), f"{where}: top bit {i} is {bit}")
+
+
+def _used(heads: list[Block | None]) -> list[tuple[int, Block]]:
+    return [(number, head) for number, head in enumerate(heads) if head is not None]
 
 
 def _list(head: Block | None, where: str, found: Audit) -> Iterator[Block]:
