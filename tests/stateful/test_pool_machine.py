@@ -6,6 +6,7 @@ asked from the device.
 """
 
 import gc
+import random
 from bisect import bisect_left, insort
 
 import pytest
@@ -131,11 +132,11 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(
         nbytes=st.integers(1, 40_000),
-        count=st.integers(17, 24),
+        count=st.integers(17, 20),
         device=DEVICE,
         which=PICK,
         keep=st.integers(0, 3),
-        order=st.permutations(range(24)),
+        order=PICK,
     )
     def burst(self, nbytes, count, device, which, keep, order):
         """More blocks of one size than are kept for exact re-use, back in any order."""
@@ -144,7 +145,8 @@ class PoolMachine(RuleBasedStateMachine):
         for _ in range(count):
             self.request(nbytes, device, stream, False)
         mine = self.held[first:]
-        for entry in [mine[i] for i in order if i < len(mine)][keep:]:
+        random.Random(order).shuffle(mine)
+        for entry in mine[keep:]:
             self.let_go(entry)
 
     def request(self, nbytes, device, stream, current):
