@@ -391,18 +391,26 @@ def test_hook_that_fails_after_a_reservation_does_not_lose_the_memory():
     theatre.finish()
 
 
-def test_stream_current_on_another_device_is_kept_alive_by_its_cache():
+@pytest.mark.parametrize("way", ["argument", "current", "current on another device"])
+def test_stream_is_kept_alive_by_its_cache_however_it_was_named(way):
     # Its handle must not come back for another stream while work on cached blocks runs.
-    sim = SimDevice(CAPACITY, devices=2, on_race="record", recycle_handles=True)
+    sim = SimDevice(CAPACITY, devices=2, on_race="record", recycle_handles=True, costs=NO_COSTS)
     pool = CachePool(sim)
+
+    def request(stream):
+        if way == "argument":
+            return pool.allocate(5000, stream=stream, device=1)
+        if way == "current":
+            with sim.use(1), stream:
+                return pool.allocate(5000)
+        with stream:
+            return pool.allocate(5000, device=1)  # device 0 is current
+
     stream = sim.stream(1)
-    with stream:
-        allocation = pool.allocate(5000, device=1)  # device 0 is current
-        stream.launch(1.0, writes=allocation)
+    allocation = request(stream)
+    stream.launch(1.0, writes=allocation)
     del allocation, stream
-    successor = sim.stream(1)
-    with sim.use(1), successor:
-        again = pool.allocate(5000)
+    again = request(sim.stream(1))
     assert again.size == 5120
     assert sim.races == []
     pool.check()

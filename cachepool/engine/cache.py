@@ -7,6 +7,7 @@ try:
 except ImportError:
     from cachepool import _cyshim as cython
 
+from .blocks import Block
 from .counters import Counters
 from .large import LargeIndex
 from .small import SmallIndex
@@ -64,6 +65,20 @@ class Cache:
         self.count = self.peak_count = self.ever_count = 0
         self.nbytes = self.peak_bytes = self.ever_bytes = 0
         self.reserved = self.peak_reserved = self.ever_reserved = 0
+
+    def link(self, b: Block) -> None:
+        """Put a free block into its index."""
+        if b.segment.small:
+            self.small.push(b)
+        else:
+            self.large.push(b)
+
+    def unlink(self, b: Block) -> None:
+        """Take a block out of its index."""
+        if b.segment.small:
+            self.small.unlink(b)
+        else:
+            self.large.unlink(b)
 
     def taken(self, nbytes: int) -> None:
         """Count a block of that many bytes that was handed out."""

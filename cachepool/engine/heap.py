@@ -6,12 +6,8 @@ back and tries again, lets the cycle collector run and tries again, and is out o
 then.  `release` puts it back.  After every step that may have let other code run,
 the search starts over.
 
-Who may touch the books: compiled, the GIL excludes, as no Python code runs between the
-first and the last write of a hit or a release.  Uncompiled, and in both forms off the hot
-path, `enter` locks and sets ``busy``.  Who finds the books busy leaves its block in
-``pending`` (released) or ``arrived`` (first of a new segment); the next to leave or enter
-books them, arrivals first, as a block may be released before its segment is booked.
-Upstream is called with nothing held: it may block, and may run anything.
+Whose turn it is at the books is the subject of `turns`.  Upstream is called with nothing
+held: it may block, and may run anything.
 
 What a hit and a release run uncompiled is written out where a call would be cleaner: calls
 are what they cost.
@@ -21,10 +17,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable
-from threading import RLock
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 try:
     import cython
@@ -36,42 +29,21 @@ from cachepool.errors import DeviceFullError
 from .blocks import Block, Segment
 from .cache import Cache
 from .counters import Counters
+from .turns import Turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from cachepool.engine.upstream import Held, Upstream
 
 if not cython.compiled:
     from .blocks import SMALL_UNITS, UNIT_BITS
     from .counters import RESERVED
 
 
-class Held(Protocol):
-    """What upstream returns for a segment, and gets back."""
-
-    ptr: int
-
-
-class Upstream(Protocol):
-    """Where the heap's segments come from; `identity` says what kind of memory it is."""
-
-    identity: str
-
-    def reserve(self, nbytes: int) -> Held:
-        """Take memory; DeviceFullError when there is none."""
-
-    def release(self, held: Any) -> None:
-        """Give memory back, on which no work is pending."""
-
-    def holds(self, held: Any) -> bool:
-        """Return whether memory is surely ours still, after a release that was interrupted."""
-
-    def synchronize(self) -> None:
-        """Wait for all work on the device."""
-
-    def owner(self, key: int) -> object:
-        """Return what keeps the stream of that key alive, or None."""
-
-
 @cython.final
 @cython.cclass
-class Heap:
+class Heap(Turns):
     """Serve ``allocate(size, key)`` and ``release(block)`` on one device.
 
     Parameters
@@ -93,7 +65,6 @@ class Heap:
     out_of_memory: Callable[[Heap, int], BaseException]
     limit: int
     promised: int
-    busy: bool
     caches: list[Cache | None]
     by_key: dict[int, Cache]
     last: Cache | None
@@ -101,8 +72,6 @@ class Heap:
     alone: int
     segments: dict[int, Segment]
     limbo: dict[int, Segment]
-    pending: deque[Block]
-    arrived: deque[tuple[Cache, Block]]
     retries: int
     ooms: int
     rejections: int
@@ -118,14 +87,13 @@ class Heap:
         out_of_memory: Callable[[Heap, int], BaseException],
         limit: int = 0,
     ) -> None:
+        Turns.__init__(self)
         self.device = device
         self.upstream = upstream
         self.growth = growth
         self.out_of_memory = out_of_memory
         self.limit = limit
         self.promised = 0
-        self.busy = False
-        self.lock = RLock()
         self.caches = []
         self.by_key = {}
         self.last = None
@@ -133,12 +101,8 @@ class Heap:
         self.alone = self.holders(Cache(0, object(), self.counters))
         self.segments = {}
         self.limbo = {}
-        self.pending = deque()
-        self.arrived = deque()
         self.retries = self.ooms = self.rejections = self.syncs = 0
         self.device_allocs = self.device_frees = 0
-
-    # ---- the hot path -------------------------------------------------------------------
 
     def allocate(self, size: int, key: int) -> Block:
         """Return a block of `size` bytes (more than 0) for use on the stream `key`."""
@@ -226,43 +190,6 @@ class Heap:
         else:
             cache.large.give(b)
         self.counters.given(s, n, requested, s.tiles < tiles)
-
-    # ---- whose turn it is ---------------------------------------------------------------
-
-    def enter(self, wait: bool) -> bool:
-        """Have the books to ourselves; False when re-entered from a change of ours."""
-        if not self.lock.acquire(wait):
-            return False
-        if self.busy:
-            self.lock.release()
-            return False
-        self.busy = True
-        if self.pending or self.arrived:
-            self.drain()
-        return True
-
-    def leave(self) -> None:
-        """Let others at the books, and book what they have left meanwhile."""
-        self.busy = False
-        self.lock.release()
-        if self.pending or self.arrived:
-            self.settle()
-
-    def drain(self) -> None:
-        """Book what waits; arrivals first, as one may be among the pending by now."""
-        while self.arrived:
-            cache, b = self.arrived.popleft()
-            self.admit(cache, b)
-        while self.pending:
-            self.put(self.pending.popleft())
-
-    def settle(self) -> None:
-        """Book what waits, unless someone (maybe us, below) has the books."""
-        while (self.pending or self.arrived) and self.enter(False):
-            self.busy = False
-            self.lock.release()
-
-    # ---- a miss -------------------------------------------------------------------------
 
     def miss(self, cache: Cache, n: int, size: int) -> Block:
         """Climb the ladder: grow, trim and grow, collect, trim and grow, give up."""
@@ -360,16 +287,7 @@ class Heap:
         cache.taken(b.n << UNIT_BITS)
         rest = b.next
         if rest is not None:
-            self.link(cache, rest)
-
-    def link(self, cache: Cache, b: Block) -> None:
-        """Put a free block into its index."""
-        if b.segment.small:
-            cache.small.push(b)
-        else:
-            cache.large.push(b)
-
-    # ---- back to the device -------------------------------------------------------------
+            cache.link(rest)
 
     def trim(self, only: Cache | None, faults: list[str] | None) -> int:
         """Give segments without a live block back, of one cache or of all.
@@ -419,10 +337,7 @@ class Heap:
                 cache = self.cache_at(s.cache)
                 if s.live or (only is not None and cache is not only):
                     continue
-                if s.small:
-                    cache.small.unlink(s.first)
-                else:
-                    cache.large.unlink(s.first)
+                cache.unlink(s.first)
                 del self.segments[s.ptr]
                 self.limbo[id(s)] = s
                 found.append(s)
@@ -438,7 +353,7 @@ class Heap:
             for s in segments:
                 del self.limbo[id(s)]
                 self.segments[s.ptr] = s
-                self.link(self.cache_at(s.cache), s.first)
+                self.cache_at(s.cache).link(s.first)
         finally:
             self.leave()
 
@@ -455,8 +370,6 @@ class Heap:
             if entered:
                 self.leave()
         s.held = None  # may run anything
-
-    # ---- caches -------------------------------------------------------------------------
 
     def cache_of(self, key: int) -> Cache:
         """Return the cache of a stream, made on its first request."""
@@ -500,8 +413,6 @@ class Heap:
         """Count who refers to a cache's stream object, us included (see ``alone``)."""
         owner = c.owner
         return sys.getrefcount(owner)
-
-    # ---- for readers --------------------------------------------------------------------
 
     def free_space(self) -> tuple[int, int, int, int]:
         """Return the largest free run, all free bytes, the runs, and what trim would give.

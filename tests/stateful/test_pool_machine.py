@@ -316,6 +316,19 @@ class PoolMachine(RuleBasedStateMachine):
         if successor:
             self.streams[device].append(self.sim.stream(device))
 
+    @rule(device=DEVICE, nbytes=st.integers(1, 3 * MIB), current=st.booleans())
+    def stream_dies_busy(self, device, nbytes, current):
+        """Work on a released block runs on, and the next stream would fit its cache."""
+        stream = self.sim.stream(device)
+        if self.request(nbytes, device, stream, current) is None:
+            self.failed = None
+            return
+        entry = self.held[-1]
+        stream.launch(1e-3, writes=entry[0])
+        self.let_go(entry)
+        del stream, entry
+        self.request(nbytes, device, self.sim.stream(device), current)
+
     # ---- back to the device -------------------------------------------------------------
 
     @rule(device=st.sampled_from([None, 0, 1]), which=st.one_of(st.none(), PICK))

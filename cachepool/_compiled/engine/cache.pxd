@@ -1,6 +1,7 @@
 cimport cython
 from libc.stdint cimport int64_t, intptr_t
 
+from .blocks cimport Block
 from .large cimport LargeIndex
 from .small cimport SmallIndex
 
@@ -13,6 +14,8 @@ cdef class Cache:
     cdef readonly int64_t count, peak_count, ever_count
     cdef readonly int64_t nbytes, peak_bytes, ever_bytes
     cdef readonly int64_t reserved, peak_reserved, ever_reserved
+    cdef int link(self, Block b) except -1
+    cdef int unlink(self, Block b) except -1
     @cython.locals(c=int64_t)
     cdef int taken(self, int64_t nbytes) noexcept
     cdef int grown(self, int64_t nbytes) noexcept

@@ -4,21 +4,19 @@ from libc.stdint cimport int64_t, intptr_t
 from .blocks cimport SMALL_UNITS, UNIT_BITS, Block, Segment
 from .cache cimport Cache
 from .counters cimport RESERVED, Counters
+from .turns cimport Turns
 
-cdef class Heap:
+cdef class Heap(Turns):
     cdef readonly int device
     cdef readonly object upstream, growth, out_of_memory
     cdef public int64_t limit
     cdef readonly int64_t promised
-    cdef readonly bint busy
-    cdef readonly object lock
     cdef readonly list caches
     cdef readonly dict by_key
     cdef readonly Cache last
     cdef readonly Counters counters
     cdef Py_ssize_t alone
     cdef readonly dict segments, limbo
-    cdef readonly object pending, arrived
     cdef public int64_t retries, ooms, rejections, syncs, device_allocs, device_frees
     @cython.locals(n=size_t, b=Block, cache=Cache)
     cpdef Block allocate(self, size_t size, intptr_t key)
@@ -28,11 +26,6 @@ cdef class Heap:
     cdef Block pick(self, Cache cache, size_t n, size_t size)
     @cython.locals(cache=Cache, s=Segment, n=int64_t, requested=int64_t, tiles=Py_ssize_t)
     cdef int put(self, Block b) except -1
-    cpdef bint enter(self, bint wait) except -1
-    cpdef leave(self)
-    @cython.locals(b=Block, cache=Cache)
-    cdef drain(self)
-    cpdef settle(self)
     @cython.locals(b=Block)
     cdef Block miss(self, Cache cache, size_t n, size_t size)
     cdef object refuse(self, size_t size)
@@ -45,7 +38,6 @@ cdef class Heap:
     cdef Block arrive(self, Cache cache, object held, size_t nbytes, size_t n, size_t size)
     @cython.locals(rest=Block, s=Segment)
     cdef int admit(self, Cache cache, Block b) except -1
-    cdef int link(self, Cache cache, Block b) except -1
     @cython.locals(s=Segment, given=int64_t)
     cpdef int64_t trim(self, Cache only, object faults) except -1
     @cython.locals(s=Segment, c=Cache, cache=Cache)
