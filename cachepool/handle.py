@@ -97,6 +97,9 @@ class Handle(BaseMemory):  # type: ignore[misc]
         else:
             h.release(b)
 
+    def __reduce__(self) -> str:
+        raise TypeError("memory of a pool cannot be copied or pickled; copy the array")
+
     def __dealloc__(self) -> None:
         b = self.block
         if b is None:

@@ -155,3 +155,5 @@ def _refuse_both(pool: Any, device: object, capacity: object, options: dict[str,
         raise TypeError(f"enable() takes a CachePool, or keywords to make one, got {pool!r}")
     if device != "auto" or capacity is not None or options:
         raise TypeError("enable() takes a pool or the options to make one, not both")
+    if pool.closed:
+        raise ValueError("this pool is closed: make another one")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import operator
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -99,6 +100,8 @@ def _limit(value: object, origin: str) -> int | float:
             return 0
         if isinstance(value, str) and value.strip().endswith("%"):
             return _fraction(float(value.strip()[:-1]) / 100)
+        if isinstance(value, str) and re.fullmatch(r"\s*\d*\.\d*\s*", value):
+            return _fraction(float(value))
         if isinstance(value, float):
             return _fraction(value)
         return parse_size(value, "limit")

@@ -35,7 +35,7 @@ def parse_size(value: object, what: str = "size") -> int:
     """
     if isinstance(value, str):
         match = _PATTERN.fullmatch(value)
-        if match is None:
+        if match is None or ("." in match[1] and not match[2]):
             raise ValueError(
                 f'{what} must be a number of bytes or text such as "8GiB", got {value!r}'
             )

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cachepool.stats import books
-
 if TYPE_CHECKING:
     from cachepool.engine.blocks import Block, Segment
     from cachepool.engine.heap import Heap
@@ -45,11 +43,7 @@ def snapshot(heap: Heap) -> list[dict[str, Any]]:
     unmerged for exact re-use are shown as they are.  A segment on its way back to the
     device is listed until it is gone, as in ``reserved_bytes``.  Changes nothing; O(blocks).
     """
-    with books(heap):
-        # An address in both was given back and taken again before anyone noted the former.
-        segments = {s.ptr: s for d in (heap.limbo, heap.segments) for s in d.values()}
-        found = [(address, s, _tiles(s)) for address, s in segments.items()]
-        keys = [None if c is None else c.key for c in heap.caches]
+    found, keys = heap.reading(lambda: _facts(heap))
     found.sort(key=lambda item: item[0])
     return [_segment(heap.device, keys[s.cache], s, tiles) for _, s, tiles in found]
 
@@ -100,3 +94,12 @@ def _blocks(address: int, tiles: list[int]) -> list[dict[str, Any]]:
         )
         address += n * UNIT
     return blocks
+
+
+def _facts(heap: Heap) -> tuple[list[Any], list[int | None]]:
+    """Read segments and keys of streams at one moment; the books are ours."""
+    # An address in both was given back and taken again before anyone noted the former.
+    segments = {s.ptr: s for d in (heap.limbo, heap.segments) for s in d.values()}
+    found = [(address, s, _tiles(s)) for address, s in segments.items()]
+    keys = [None if c is None else c.key for c in heap.caches]
+    return found, keys

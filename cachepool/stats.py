@@ -16,8 +16,6 @@ nothing that the choice of a block depends on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cachepool.engine.counters import FIGURES, POOLS
@@ -122,11 +120,7 @@ class HeapStats:
         As ``torch.cuda.reset_peak_memory_stats``.  O(streams).
         """
         heap = self._heap
-        with books(heap):
-            heap.counters.reset_peaks()
-            for cache in heap.caches:
-                if cache is not None:
-                    cache.reset_peaks()
+        heap.reading(lambda: _reset_peaks(heap))
 
     def reset_accumulated(self) -> None:
         """Let every ``allocated``, ``freed``, ``num_*`` and ``take_overs.*`` be 0.
@@ -139,32 +133,9 @@ class HeapStats:
         self._start = {k: v for k, v in _read(self._heap).items() if _accumulates(k)}
 
 
-@contextmanager
-def books(heap: Heap) -> Iterator[None]:
-    """Have a heap's books to ourselves, with all that waited booked.
-
-    Re-entered from a change of this thread, in a finaliser say, there is nobody to wait
-    for: the books are read as they are, and stay with whom they belong to.
-    """
-    entered = heap.enter(True)
-    try:
-        yield
-    finally:
-        if entered:
-            heap.leave()
-
-
 def _read(heap: Heap) -> dict[str, int | float]:
     """Return every statistic, accumulated since the heap's birth, in no order."""
-    with books(heap):
-        figures = {
-            (name, pool): heap.counters.read(figure, row)
-            for figure, name in enumerate(FIGURES)
-            for row, pool in enumerate(POOLS)
-        }
-        caches = [(c.number, c.read()) for c in heap.caches if c is not None]
-        events = {key: int(getattr(heap, name)) for key, name in EVENTS.items()}
-        space = heap.free_space()
+    figures, caches, events, space = heap.reading(lambda: _facts(heap))
     stats: dict[str, int | float] = {"max_split_size": -1, **events}
     for metric, figure_name in METRICS.items():
         for pool in POOLS:
@@ -203,3 +174,23 @@ def _space(
 def _accumulates(key: str) -> bool:
     """Return whether the accumulated reset lets this figure be 0."""
     return key.endswith((".allocated", ".freed")) or key.startswith(("num_", "take_overs."))
+
+
+def _facts(heap: Heap) -> tuple[dict[Any, Any], list[Any], dict[str, int], Any]:
+    """Read everything at one moment; the books are ours."""
+    figures = {
+        (name, pool): heap.counters.read(figure, row)
+        for figure, name in enumerate(FIGURES)
+        for row, pool in enumerate(POOLS)
+    }
+    caches = [(c.number, c.read()) for c in heap.caches if c is not None]
+    events = {key: int(getattr(heap, name)) for key, name in EVENTS.items()}
+    space = heap.free_space()
+    return figures, caches, events, space
+
+
+def _reset_peaks(heap: Heap) -> None:
+    heap.counters.reset_peaks()
+    for cache in heap.caches:
+        if cache is not None:
+            cache.reset_peaks()

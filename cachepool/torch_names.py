@@ -221,16 +221,13 @@ def _cached(heap: _form.Heap, only: Any) -> int:
 
 def _pinned(heap: _form.Heap, only: Any) -> list[str]:
     """Say which cached bytes lie in segments with live blocks."""
-    entered = heap.enter(True)
-    try:
-        segments = [
+    segments = heap.reading(
+        lambda: [
             (s.live, free)
             for s in heap.segments.values()
             if s.live and (only is None or s.cache == only.number) and (free := _free_units(s))
         ]
-    finally:
-        if entered:
-            heap.leave()
+    )
     if not segments:
         return []
     nbytes = sum(free for _, free in segments) * 512

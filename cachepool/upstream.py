@@ -85,6 +85,12 @@ class CallableUpstream(DeviceUpstream):
                 f"address {ptr:#x}"
             )
         mem = pointer.mem
+        size = mem.size - (ptr - mem.ptr)
+        if size < nbytes:
+            raise ValueError(
+                f"backing must return at least the bytes asked, {self.function!r} returned "
+                f"{size:,} of {nbytes:,}"
+            )
         self.identity = getattr(mem, "identity", type(mem).__name__)
         return pointer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import types
 
@@ -251,3 +252,39 @@ class TestDrivers:
     @pytest.mark.parametrize("version", ["13.6.0", "14.2.0", "15.0.0a1"])
     def test_a_newer_cupy_will_do(self, version):
         cupy_edge.check_version(version, "this")
+
+
+class TestOwnership:
+    def test_what_owns_memory_cannot_be_copied_or_pickled(self, pool):
+        block, array_memory = pool.allocate(100), pool.malloc(100).mem
+        for owner in (block, array_memory, pool):
+            for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
+                with pytest.raises(TypeError, match="copied or pickled"):
+                    attempt(owner)
+        block.release()
+
+    def test_a_closed_pool_cannot_be_enabled(self):
+        closed = CachePool("sim")
+        closed.close()
+        with pytest.raises(ValueError, match="closed"):
+            cachepool.enable(closed)
+        assert cachepool.get_pool() is None
+
+    def test_a_backing_that_returns_too_little_is_refused(self):
+        below = CachePool("sim")
+        pool = CachePool("sim", backing=lambda nbytes: below.malloc(512))
+        with pytest.raises(ValueError, match="at least the bytes asked"):
+            pool.malloc(5 * MIB)
+        assert (pool.memory_reserved(), below.memory_allocated()) == (0, 0)
+
+
+class TestFractionsAsText:
+    @pytest.mark.parametrize("text", ["0.5", ".5", "50%"])
+    def test_a_limit_may_be_a_fraction_in_text(self, monkeypatch, text):
+        assert CachePool("sim:1GiB", limit=text).get_limit() == 1 << 29
+        monkeypatch.setenv("CACHEPOOL_CONF", f"limit:{text}")
+        assert CachePool("sim:1GiB").get_limit() == 1 << 29
+
+    def test_a_capacity_of_a_fraction_of_a_byte_is_none(self):
+        with pytest.raises(OptionError, match="capacity"):
+            CachePool("sim", capacity="0.5")

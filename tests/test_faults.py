@@ -423,3 +423,27 @@ def test_request_beyond_the_address_space_is_counted_on_the_device_it_names():
         pool.allocate(2**47 + 1, device=1)
     assert caught.value.report.device == 1
     assert [pool.memory_stats(d)["num_ooms"] for d in (0, 1)] == [0, 1]
+
+
+@pytest.mark.parametrize("way", ["argument", "current"])
+def test_stream_under_the_handle_of_a_destroyed_one_is_kept_alive_too(way):
+    # first is destroyed by its owner, idle; second gets its handle and dies busy; third next.
+    sim = SimDevice(CAPACITY, on_race="record", recycle_handles=True, costs=NO_COSTS)
+    pool = CachePool(sim)
+
+    def request(stream):
+        if way == "argument":
+            return pool.allocate(5000, stream=stream)
+        with stream:
+            return pool.allocate(5000)
+
+    first = sim.stream()
+    request(first).release()
+    first.destroy()
+    second = sim.stream()
+    assert second.handle == first.handle
+    allocation = request(second)
+    second.launch(1.0, writes=allocation)
+    del allocation, second
+    assert request(sim.stream()).size == 5120
+    assert sim.races == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 
 import cupy
@@ -123,3 +124,48 @@ class TestAllocate:
         with pytest.raises(ValueError, match="current"):
             pool.allocate(100, stream=stream.handle)
         assert pool.allocate(100, stream=stream).stream == stream.handle
+
+
+class TestCheck:
+    def test_beside_a_thread_that_grows_and_trims_it_finds_nothing(self):
+        pool, stop = CachePool("sim"), threading.Event()
+
+        def work():
+            while not stop.is_set():
+                pool.allocate(5 * MIB).release()
+                pool.empty_cache()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            for _ in range(200):
+                pool.check()
+        finally:
+            stop.set()
+            thread.join()
+
+    def test_a_race_between_the_programs_own_kernels_is_no_breach(self):
+        sim = SimDevice(on_race="record")
+        pool = CachePool(sim)
+        block = pool.allocate(MIB)
+        sim.stream(blocking=False).launch(1.0, writes=block)
+        sim.stream(blocking=False).launch(1.0, writes=block)
+        assert len(sim.races) == 1
+        pool.check()
+        sim.synchronize()
+        block.release()
+
+
+class TestInterrupts:
+    def test_an_exception_inside_a_reading_leaves_the_books_to_others(self):
+        pool = CachePool("sim")
+        heap = pool.heap(0)
+
+        def interrupted():
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            heap.reading(interrupted)
+        assert not heap.busy
+        pool.allocate(100).release()
+        assert pool.memory_stats()["num_device_alloc"] == 1

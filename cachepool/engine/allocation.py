@@ -78,6 +78,9 @@ class Allocation:
     def __dealloc__(self) -> None:
         self.release()
 
+    def __reduce__(self) -> str:
+        raise TypeError("an Allocation owns its memory: it cannot be copied or pickled")
+
     def __repr__(self) -> str:
         return f"<Allocation of {self.size:,} bytes at {self.ptr:#x} on device {self.device}>"
 

@@ -46,29 +46,28 @@ class Audit:
 def audit(heap: Heap) -> Audit:
     """Verify I1 to I3 of a heap and return what was found."""
     found = Audit()
-    entered = heap.enter(True)
-    try:
-        indexed: dict[int, tuple[int, str]] = {}
-        for cache in _caches(heap):
-            for b, kind in _indexed(cache, found):
-                place = indexed.setdefault(id(b), (cache.number, kind))
-                found.expect(
-                    place == (cache.number, kind),
-                    f"I2 block {b.ptr:#x} is in index {place[1]!r} of cache {place[0]} and in "
-                    f"{kind!r} of cache {cache.number}",
-                )
-        free: set[int] = set()
-        for segment in heap.segments.values():
-            free |= _walk(heap, segment, indexed, found)
-        found.expect(not indexed.keys() - free, "I2 an index holds a block that lies in no segment")
-        for segment in heap.limbo.values():
-            found.add("segment", not segment.small, 1)
-            found.add("reserved_bytes", not segment.small, segment.n << UNIT_BITS)
-        _counters(heap, found)
-    finally:
-        if entered:
-            heap.leave()
+    heap.reading(lambda: _audit(heap, found))
     return found
+
+
+def _audit(heap: Heap, found: Audit) -> None:
+    indexed: dict[int, tuple[int, str]] = {}
+    for cache in _caches(heap):
+        for b, kind in _indexed(cache, found):
+            place = indexed.setdefault(id(b), (cache.number, kind))
+            found.expect(
+                place == (cache.number, kind),
+                f"I2 block {b.ptr:#x} is in index {place[1]!r} of cache {place[0]} and in "
+                f"{kind!r} of cache {cache.number}",
+            )
+    free: set[int] = set()
+    for segment in heap.segments.values():
+        free |= _walk(heap, segment, indexed, found)
+    found.expect(not indexed.keys() - free, "I2 an index holds a block that lies in no segment")
+    for segment in heap.limbo.values():
+        found.add("segment", not segment.small, 1)
+        found.add("reserved_bytes", not segment.small, segment.n << UNIT_BITS)
+    _counters(heap, found)
 
 
 def _caches(heap: Heap) -> list[Cache]:

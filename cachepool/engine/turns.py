@@ -11,6 +11,7 @@ before its segment is booked.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from threading import RLock
 from typing import Any
 
@@ -56,6 +57,20 @@ class Turns:
         self.lock.release()
         if self.pending or self.arrived:
             self.settle()
+
+    def reading(self, function: Callable[[], Any]) -> Any:
+        """Call a function with the books to ourselves, and return what it returns.
+
+        Compiled, no signal handler runs between entering, the call and leaving.  Re-entered
+        from a change of this thread, in a finaliser say, there is nobody to wait for: the
+        function reads the books as they are.
+        """
+        entered = self.enter(True)
+        try:
+            return function()
+        finally:
+            if entered:
+                self.leave()
 
     def drain(self) -> None:
         """Book what waits; arrivals first, as one may be among the pending by now."""

@@ -9,6 +9,8 @@ cdef class Turns:
     cdef readonly object pending, arrived
     cpdef bint enter(self, bint wait) except -1
     cpdef leave(self)
+    @cython.locals(entered=bint)
+    cpdef object reading(self, object function)
     @cython.locals(b=Block, cache=Cache)
     cdef drain(self)
     cpdef settle(self)
